@@ -12,5 +12,5 @@ class ParameterRole(NamedTuple):
     """weight, bias, norm (a normalisation's scale or shift), embedding (class token, positions, patches), or scale
     (LayerScale)."""
     layers_above: int = 0
-    """How often the encoder's layer-wise decay acts: 0 for its final norm and outside the encoder. With L = last feature
-    block + 1: L - i for block i (from 0) and L + 1 for the embeddings."""
+    """How often the encoder's layer-wise decay acts: 0 for its final norm and outside the encoder. With L = last
+    feature block + 1: L - i for block i (from 0) and L + 1 for the embeddings."""

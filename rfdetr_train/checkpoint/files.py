@@ -1,0 +1,129 @@
+"""Checkpoint files: written whole or not at all, read without running anything that is in them."""
+
+import logging
+import os
+import random
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rfdetr_train.errors import UserError
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Version of the content; a reader refuses a newer one."""
+
+
+def save(path: Path, content: dict[str, Any]) -> None:
+    """Write `content` (plain values and tensors) to `path` so that a crash leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            torch.save({"format": FORMAT, **content}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp makes private files; a checkpoint is as readable as the log beside it
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    if os.name == "posix":  # the rename itself must reach the disk; Windows has no such call
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read one of our checkpoints on the CPU; a missing, cut, foreign or newer file is a `UserError`."""
+    content = load_untrusted(path)
+    if "format" not in content or "loop" not in content:
+        found = ", ".join(sorted(map(str, content)))[:200]
+        raise UserError(f"{path}: not a checkpoint of rfdetr_train (it holds {found})")
+    if content["format"] > FORMAT:
+        raise UserError(f"{path}: written by a newer release (format {content['format']}, this one reads {FORMAT})")
+    return content
+
+
+def load_untrusted(path: Path, extra_types: tuple[type, ...] = ()) -> dict[str, Any]:
+    """Read any `torch.save`d dict with `weights_only=True`: nothing in the file is imported or called.
+
+    `extra_types` are plain containers that the file may also hold.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such checkpoint file")
+    if path.stat().st_size == 0 or not (zipfile.is_zipfile(path) or _is_legacy_pickle(path)):
+        raise UserError(f"{path}: cut off or not a checkpoint ({path.stat().st_size} bytes){_previous(path)}")
+    try:
+        with torch.serialization.safe_globals(list(extra_types)):
+            # mapped: looking into a large file for its config reads only that
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0][:300]
+        raise UserError(f"{path}: cannot be read as a checkpoint: {reason}{_previous(path)}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: holds a {type(content).__name__}, not a checkpoint")
+    return content
+
+
+def _is_legacy_pickle(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(1) == b"\x80"  # the first byte of a pickle
+
+
+def _previous(path: Path) -> str:
+    """The other checkpoints beside a broken one, newest first."""
+    others = [other for other in path.parent.glob("*.pt") if other != path and other.stat().st_size]
+    others.sort(key=lambda other: other.stat().st_mtime, reverse=True)
+    return f"; the newest other one is {others[0]}" if others else ""
+
+
+def resolve(reference: str | Path, prefer: tuple[str, ...]) -> Path:
+    """A checkpoint file from a file or a run folder; in a folder the first of `prefer` ("best", "last") that exists."""
+    path = Path(reference).expanduser()
+    if path.is_dir():
+        candidates = [path / "checkpoints" / f"{name}.pt" for name in prefer]
+        found = [candidate for candidate in candidates if candidate.is_file()]
+        if not found:
+            raise UserError(f"{path}: no checkpoint in this folder (looked for {', '.join(map(str, candidates))})")
+        return found[0]
+    if not path.is_file():
+        raise UserError(f"{path}: no such file or run folder (looked for {path.resolve()})")
+    return path
+
+
+def random_state() -> dict[str, Any]:
+    """The state of every random generator, as plain values and tensors."""
+    version, words, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": [version, list(words), gauss],
+        "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def restore_random_state(state: dict[str, Any]) -> None:
+    """The inverse of `random_state`; CUDA's is restored where the number of devices is the same."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    elif state["cuda"]:
+        log.warning("the checkpoint has the random state of %d GPUs, here are %d: it is not restored",
+                    len(state["cuda"]), torch.cuda.device_count())  # fmt: skip

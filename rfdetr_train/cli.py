@@ -1,0 +1,171 @@
+"""The command line, and the only place below which Hydra exists: compose, check, hand plain dataclasses down."""
+
+import logging
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+from rfdetr_train import __version__
+from rfdetr_train.errors import Interrupted, JobFailed, UserError
+
+COMMANDS = ("train", "evaluate")
+PACKAGE = Path(__file__).resolve().parent
+log = logging.getLogger(__name__)
+
+
+def conf_dir() -> Path:
+    """The folder of YAML files: packaged in a wheel, beside the package in a checkout or an editable install."""
+    packaged = PACKAGE / "conf"
+    return packaged if packaged.is_dir() else PACKAGE.parent / "conf"
+
+
+def main() -> None:
+    """Run `sys.argv` and exit: 0 done, 1 refused or failed, 128 + n after signal n (the run is saved first)."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and return its exit code."""
+    command, arguments = _split_command(arguments)
+    if {"-h", "--help"} & set(arguments):
+        from rfdetr_train.cli_help import help_text
+
+        sys.stdout.write(help_text(conf_dir(), COMMANDS))
+        return 0
+    if "--version" in arguments:
+        sys.stdout.write(f"rfdetr_train {__version__}\n")
+        return 0
+    if os.environ.get("HYDRA_FULL_ERROR"):
+        _run_hydra(command, arguments)
+        return 0
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and every error is shown in one way: ours
+    try:
+        _run_hydra(command, arguments)
+        return 0
+    except Interrupted as interruption:
+        return 128 + interruption.signal_number
+    except JobFailed:
+        return 1  # already in the log of the job and on the terminal
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        from rfdetr_train.cli_help import explain
+
+        sys.stderr.write(f"{explain(error, command, arguments)}\n")
+        return 1
+    finally:
+        del os.environ["HYDRA_FULL_ERROR"]
+
+
+def _split_command(arguments: list[str]) -> tuple[str, list[str]]:
+    """Take the command word off the front (train when there is none); turn `FILE.yaml` into Hydra's flags for it."""
+    command = "train"
+    if arguments and arguments[0] in COMMANDS:
+        command, arguments = arguments[0], arguments[1:]
+    elif arguments and arguments[0].isidentifier():
+        from rfdetr_train.cli_help import did_you_mean
+
+        hint = did_you_mean(arguments[0], COMMANDS) or f"the commands are {', '.join(COMMANDS)}"
+        raise SystemExit(f"{arguments[0]}: no such command; {hint}")
+    return command, arguments
+
+
+def _run_hydra(command: str, arguments: list[str]) -> None:
+    import hydra
+
+    _prepare_hydra()
+    sys.argv = ["rfdetr_train", *_saved_config_flags(arguments)]
+    task = _Task(command)
+    hydra.main(version_base=None, config_path=str(conf_dir()), config_name=command)(task)()
+    if task.failure is not None:
+        raise JobFailed(str(task.failure)) from task.failure
+
+
+def _saved_config_flags(arguments: list[str]) -> list[str]:
+    """`RUN_DIR/config.yaml` in front repeats that run: Hydra takes the file as the primary config."""
+    if not arguments or not arguments[0].endswith((".yaml", ".yml")) or "=" in Path(arguments[0]).name:
+        return arguments
+    file = Path(arguments[0])
+    if not file.is_file():
+        raise UserError(f"{file}: no such config file (looked for {file.resolve()})")
+    return ["--config-dir", str(file.resolve().parent), "--config-name", file.stem, *arguments[1:]]
+
+
+def _prepare_hydra() -> None:
+    from omegaconf import OmegaConf
+
+    from rfdetr_train import schema
+
+    schema.register()
+    # use_cache: the folder of a run is asked for more than once and must not change
+    OmegaConf.register_new_resolver("run_token", lambda: secrets.token_hex(2), use_cache=True, replace=True)
+    OmegaConf.register_new_resolver("run_label", _run_label, replace=True)
+
+
+def _run_label(job_name: str, *, _root_: Any) -> str:
+    """`nano` for a training run, `evaluate` for an evaluation."""
+    model = _root_.get("model")
+    return str(model.name) if model is not None else job_name
+
+
+class _Task:
+    """What Hydra calls for each job, also several times in one process."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+        self.__name__ = command
+        self.failure: Exception | None = None
+
+    def __call__(self, composed: Any) -> float | None:
+        from hydra.core.hydra_config import HydraConfig
+        from hydra.types import RunMode
+
+        from rfdetr_train.composed import make_paths_absolute, save_config, to_dataclass
+
+        run_dir = Path(HydraConfig.get().runtime.output_dir).resolve()
+        try:
+            make_paths_absolute(composed)
+            config = to_dataclass(composed)
+            save_config(composed, HydraConfig.get().runtime.choices, run_dir, self.command)
+            return _run_command(self.command, config, run_dir)
+        except Interrupted:
+            raise
+        except Exception as error:
+            _log_failure(error, run_dir / f"{self.command}.log")
+            if HydraConfig.get().mode == RunMode.MULTIRUN:
+                raise JobFailed(str(error)) from error  # the sweep goes on with the other jobs, and then names this one
+            self.failure = error  # raised once Hydra is done, whose own report would only say it again
+            return None
+
+
+def _run_command(command: str, config: Any, run_dir: Path) -> float | None:
+    if command == "train":
+        from rfdetr_train.commands.train import train
+
+        return train(config, run_dir)
+    from rfdetr_train.commands.evaluate import evaluate
+
+    return evaluate(config, run_dir)
+
+
+def _log_failure(error: Exception, log_file: Path) -> None:
+    """One plain message on the terminal; the traceback goes into the job's own log at once."""
+    if isinstance(error, UserError):
+        log.error("%s", error)
+    else:
+        log.error("%s: %s (the traceback is in %s)", type(error).__name__, error, log_file)
+    log.debug("traceback", exc_info=error)
+    logging.shutdown()  # flush: the next job of a sweep opens a log of its own
+
+
+def compose_config(command: str, overrides: list[str]) -> Any:
+    """The checked dataclass of a command line, without a run: for tests and scripts."""
+    from hydra import compose, initialize_config_dir
+
+    from rfdetr_train.composed import to_dataclass
+
+    _prepare_hydra()
+    with initialize_config_dir(version_base=None, config_dir=str(conf_dir())):
+        return to_dataclass(compose(config_name=command, overrides=overrides))

@@ -1,0 +1,94 @@
+"""What the command line says: its help, and an explanation of what it refuses."""
+
+import dataclasses
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import get_type_hints
+
+HELP = """\
+Train RF-DETR detectors.
+
+  python -m rfdetr_train [{commands}] key=value ...      (train when no command is named)
+
+Examples
+  python -m rfdetr_train model=nano                                 train on the demo set, which writes itself
+  python -m rfdetr_train model=nano data=coco data.root=PATH        train on a COCO or Roboflow data set
+  python -m rfdetr_train experiment=demo                            a tiny detector, minutes on a processor
+  python -m rfdetr_train -m optimizer.lr=1e-4,2e-4                  a sweep, one folder a job
+  python -m rfdetr_train evaluate checkpoint=RUN split=test         score a run or a checkpoint file
+  python -m rfdetr_train RUN/config.yaml                            repeat a run
+
+Choices (group=option)
+{groups}
+
+Flags
+  --cfg job          print the whole config and stop        --help       this page
+  -m                 sweep: key=a,b runs every combination  --version    the version
+
+Every key, its default and its meaning: rfdetr_train/config/, or --cfg job.
+"""
+
+
+def help_text(conf: Path, commands: Iterable[str]) -> str:
+    """The page of `--help`; the groups are read from the folders of `conf`."""
+    lines = [f"  {group:<14} {', '.join(options)}" for group, options in option_names(conf).items()]
+    return HELP.format(commands="|".join(commands), groups="\n".join(lines))
+
+
+def option_names(conf: Path) -> dict[str, list[str]]:
+    """Config group -> its options, from the files of `conf`."""
+    folders = sorted(folder for folder in conf.iterdir() if folder.is_dir())
+    return {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in folders}
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """`did you mean X?` for the nearest of `known`, or None when none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else None
+
+
+UNHELPFUL = ("Set the environment variable HYDRA_FULL_ERROR", "To append to your config", "Config search", "provider=")
+
+
+def explain(error: BaseException, command: str, arguments: list[str]) -> str:
+    """A refusal of Hydra's or ours as a plain message, with the nearest known key where one was misspelt."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.strip().startswith(UNHELPFUL)]
+    causes = [str(error.__cause__).splitlines()[0]] if error.__cause__ is not None and str(error.__cause__) else []
+    message = "\n".join(lines + [cause for cause in causes if cause not in lines])
+    hints = [hint for word in _override_keys(arguments) if (hint := _key_hint(word, command))]
+    return "\n".join([message or type(error).__name__, *hints])
+
+
+def _override_keys(arguments: list[str]) -> list[str]:
+    return [argument.lstrip("+~").split("=", 1)[0].split("@")[0] for argument in arguments if "=" in argument]
+
+
+def _key_hint(key: str, command: str) -> str | None:
+    """`key: did you mean X?` if `key` is neither a key nor a group of the command's own config."""
+    known = known_keys(command)
+    if key in known or key.startswith("hydra"):
+        return None
+    last = {name.rsplit(".", 1)[-1]: name for name in known}  # a key whose section was left out
+    hint = did_you_mean(key, known) or (f"did you mean {last[key]}?" if key in last else None)
+    return f"{key}: {hint}" if hint else f"{key}: no such key; --cfg job prints them all"
+
+
+def known_keys(command: str) -> set[str]:
+    """Every dotted key of the command's schema, sections and groups included."""
+    from rfdetr_train import schema
+
+    keys = _dotted(schema.COMMANDS[command], "") | {"experiment"}
+    for group, choices in schema.GROUPS.items():
+        if group in keys:
+            keys |= {key for choice in choices.values() for key in _dotted(choice, f"{group}.")}
+    return keys
+
+
+def _dotted(schema: type, prefix: str) -> set[str]:
+    keys = set()
+    for name, kind in get_type_hints(schema).items():
+        keys.add(f"{prefix}{name}")
+        if dataclasses.is_dataclass(kind):
+            keys |= _dotted(kind, f"{prefix}{name}.")
+    return keys

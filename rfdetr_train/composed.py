@@ -1,0 +1,57 @@
+"""A config that Hydra has composed: its last checks, its way to dataclasses and into `config.yaml`."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rfdetr_train.cli_help import did_you_mean
+from rfdetr_train.errors import UserError
+
+PATH_KEYS = ("run_dir", "data.root", "weights_dir", "weights", "resume", "checkpoint")
+NOT_PATHS = ("auto", "coco", "none", "raw", "ema")
+
+
+def to_dataclass(composed: DictConfig) -> Any:
+    """Check a composed config and turn it into `TrainConfig` or `EvaluateConfig`."""
+    missing = sorted(OmegaConf.missing_keys(composed))
+    if missing:
+        raise UserError(f"{missing[0]} has no value: give {missing[0]}=...")
+    _refuse_unknown_keys(composed)
+    return OmegaConf.to_object(composed)
+
+
+def _refuse_unknown_keys(node: DictConfig, prefix: str = "") -> None:
+    """`+key` and `++key` get past Hydra's check of names, and `to_object` then drops them without a word."""
+    schema = OmegaConf.get_type(node)
+    if not dataclasses.is_dataclass(schema):
+        return
+    known = [f.name for f in dataclasses.fields(schema)]
+    for key, child in node.items():
+        if key not in known:
+            raise UserError(f"{prefix}{key}: no such key; {did_you_mean(str(key), known) or 'remove it'}")
+        if isinstance(child, DictConfig):
+            _refuse_unknown_keys(child, f"{prefix}{key}.")
+
+
+def make_paths_absolute(composed: DictConfig) -> None:
+    """What a run saves and is repeated from does not depend on the working folder."""
+    for key in PATH_KEYS:
+        value = OmegaConf.select(composed, key, default=None, throw_on_missing=False)
+        if isinstance(value, str) and value not in NOT_PATHS and "://" not in value:
+            OmegaConf.update(composed, key, os.path.abspath(os.path.expanduser(value)))
+
+
+def save_config(composed: DictConfig, choices: Mapping[str, str | None], run_dir: Path, command: str) -> None:
+    """Write `run_dir/config.yaml`: resolved values under the same choices, so that running the file repeats the run."""
+    values = OmegaConf.to_container(composed, resolve=True)
+    assert isinstance(values, dict)
+    groups = [group for group in composed if choices.get(str(group))]
+    defaults = [command, *({f"override /{group}": choices[str(group)]} for group in groups), "_self_"]
+    header = f"# python -m rfdetr_train {'' if command == 'train' else command + ' '}{run_dir / 'config.yaml'}\n"
+    run_dir.mkdir(parents=True, exist_ok=True)
+    text = OmegaConf.to_yaml(OmegaConf.create({"defaults": defaults, **values}))
+    (run_dir / "config.yaml").write_text(header + text, encoding="utf-8")

@@ -1,0 +1,108 @@
+"""What each command takes: the sections above, put together."""
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from rfdetr_train.config.checks import MISSING, not_negative, one_of, positive
+from rfdetr_train.config.data import AugmentationConfig, DataConfig
+from rfdetr_train.config.model import ModelConfig
+from rfdetr_train.config.optimizer import OptimizerConfig
+from rfdetr_train.config.schedule import SchedulerConfig, WarmupConfig
+from rfdetr_train.config.training import (
+    AveragingConfig,
+    CheckpointConfig,
+    EvaluationConfig,
+    FreezeConfig,
+    LoggerConfig,
+    TrainerConfig,
+)
+from rfdetr_train.errors import UserError, require
+
+
+@dataclass
+class TrainConfig:
+    """`python -m rfdetr_train key=value ...`."""
+
+    model: ModelConfig = MISSING
+    optimizer: OptimizerConfig = MISSING
+    scheduler: SchedulerConfig = MISSING
+    warmup: WarmupConfig = MISSING
+    data: DataConfig = MISSING
+    augmentation: AugmentationConfig = MISSING
+    ema: AveragingConfig = MISSING
+    evaluation: EvaluationConfig = MISSING
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    logger: LoggerConfig = MISSING
+    freeze: FreezeConfig = field(default_factory=FreezeConfig)
+    weights: str = "auto"
+    """Where training starts: auto (published weights if cached or reachable, else random, said loudly), none (random),
+    or a checkpoint file or run folder."""
+    weights_dir: str = "~/.cache/rfdetr_train"
+    """Folder of downloaded weights."""
+    resume: Optional[str] = None
+    """Continue a run: a checkpoint, a run folder, or auto (the newest run of the same config under run_dir)."""
+    seed: int = 0
+    """The seed of everything random."""
+    run_dir: str = "runs"
+    """Folder in which each run makes its own."""
+    name: Optional[str] = None
+    """A name for the run, kept in summary.json."""
+    notes: Optional[str] = None
+    """Free text, kept in summary.json."""
+
+    def __post_init__(self) -> None:
+        require(self.seed >= 0, "seed", self.seed, "give 0 or a larger number")
+        if self.ema.name == "none" and self.evaluation.weights == "ema":
+            raise UserError("evaluation.weights=ema: there is no average with ema=none; use evaluation.weights=raw")
+
+
+@dataclass
+class EvaluateDataConfig:
+    """Where `evaluate` finds its pictures."""
+
+    root: Optional[str] = None
+    """Folder of a data set with the same classes; null takes the one that the checkpoint was trained on."""
+    num_workers: int = 2
+    """Processes that read pictures; 0 reads in the main process."""
+    on_error: str = "error"
+    """As data.on_error of a training run."""
+
+    def __post_init__(self) -> None:
+        not_negative("data", self, "num_workers")
+        one_of("data.on_error", self.on_error, "error", "skip")
+
+
+@dataclass
+class EvaluateConfig:
+    """`python -m rfdetr_train evaluate checkpoint=RUN_OR_FILE key=value ...`."""
+
+    checkpoint: str = MISSING
+    """A checkpoint file, or a run folder (its best.pt, else its last.pt)."""
+    split: str = "valid"
+    """train, valid or test."""
+    weights: str = "auto"
+    """raw, ema, or auto: those that were best when the checkpoint was written."""
+    data: EvaluateDataConfig = field(default_factory=EvaluateDataConfig)
+    batch_size: int = 8
+    """Pictures at once."""
+    max_dets: int = 100
+    """Detections of an image that count, by score (COCO: 100)."""
+    device: str = "auto"
+    """As trainer.device."""
+    precision: str = "fp32"
+    """As trainer.precision."""
+    progress: str = "auto"
+    """As logger.progress."""
+    sample_images: int = 8
+    """As logger.sample_images."""
+    run_dir: str = "runs"
+    """Folder in which each evaluation makes its own."""
+
+    def __post_init__(self) -> None:
+        positive("evaluate", self, "batch_size", "max_dets")
+        not_negative("evaluate", self, "sample_images")
+        one_of("split", self.split, "train", "valid", "test")
+        one_of("weights", self.weights, "auto", "raw", "ema")
+        one_of("precision", self.precision, "auto", "fp32", "bf16", "fp16")
+        one_of("progress", self.progress, "auto", "bar", "plain")

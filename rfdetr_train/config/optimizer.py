@@ -1,0 +1,311 @@
+"""Optimizers and how their parameters are grouped."""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from rfdetr_train.config.checks import MISSING, not_negative, one_of, positive
+from rfdetr_train.errors import require
+
+
+@dataclass
+class ParameterRule:
+    """A user's own hyperparameters for the parameters whose name matches a pattern; later rules win."""
+
+    pattern: str = MISSING
+    """Regular expression searched in the parameter's name; one that matches nothing is an error."""
+    lr: Optional[float] = None
+    """Learning rate for them; null keeps what they have."""
+    lr_factor: Optional[float] = None
+    """Factor on the learning rate that they have; null is 1."""
+    weight_decay: Optional[float] = None
+    """Weight decay for them; null keeps what they have."""
+
+    def __post_init__(self) -> None:
+        not_negative("optimizer.rules", self, "lr", "lr_factor", "weight_decay")
+        require(
+            self.lr is None or self.lr_factor is None,
+            "optimizer.rules.lr_factor",
+            self.lr_factor,
+            f"give lr or lr_factor for pattern {self.pattern!r}, not both",
+        )
+
+
+@dataclass
+class OptimizerConfig:
+    """What every optimizer shares: rates by layer (layer-wise decay) and how parameters are grouped."""
+
+    name: str = MISSING
+    """Which optimizer, as in `optimizer=adamw`."""
+    lr: float = 1e-4
+    """Learning rate of everything but the encoder (the decoder's is times component_decay)."""
+    encoder_lr: float = 1.5e-4
+    """Learning rate of the encoder before its decays."""
+    layer_decay: float = 0.8
+    """Factor per encoder layer, from the last down to the embeddings."""
+    component_decay: float = 0.7
+    """Factor on the decoder's rate, and twice on the encoder's."""
+    weight_decay: float = 1e-4
+    """Weight decay where the no_decay rule lets it act."""
+    no_decay: str = "reference"
+    """Which parameters do not decay. reference: the encoder's norms, biases and embeddings; matrices_only: all tensors
+    of fewer than two dimensions; none: all parameters decay."""
+    merge_groups: bool = True
+    """true: one parameter group per distinct (lr, weight decay); false: one group per parameter."""
+    rules: list[ParameterRule] = field(default_factory=list)
+    """Own hyperparameters by name pattern, applied after the above."""
+
+    def __post_init__(self) -> None:
+        not_negative("optimizer", self, "lr", "encoder_lr", "weight_decay")
+        positive("optimizer", self, "layer_decay", "component_decay")
+        one_of("optimizer.no_decay", self.no_decay, "reference", "matrices_only", "none")
+
+
+def _check_fused(fused: Any, foreach: Any = None) -> None:
+    require(fused in ("auto", True, False), "optimizer.fused", fused, "choose one of auto, true, false")
+    require(
+        not (fused is True and foreach is True),
+        "optimizer.foreach",
+        foreach,
+        "fused=true and foreach=true exclude each other",
+    )
+
+
+def _check_betas(betas: list[float]) -> None:
+    require(
+        len(betas) == 2 and all(0.0 <= b < 1.0 for b in betas),
+        "optimizer.betas",
+        betas,
+        "give two numbers from 0 up to but not including 1",
+    )
+
+
+@dataclass
+class AdamConfig(OptimizerConfig):
+    """Adam (arXiv 1412.6980): the decay is an L2 term in the gradient."""
+
+    name: str = "adam"
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    """Decay rates of the first and second moment."""
+    eps: float = 1e-8
+    """Added to the root of the second moment."""
+    amsgrad: bool = False
+    """Keep the largest second moment (arXiv 1904.09237)."""
+    fused: bool | str = "auto"
+    """One kernel per group: auto uses it where torch has it and says why where not; true insists; false never."""
+    foreach: Optional[bool] = None
+    """Multi-tensor loops: null leaves the choice to torch."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_betas(self.betas)
+        _check_fused(self.fused, self.foreach)
+
+
+@dataclass
+class AdamWConfig(AdamConfig):
+    """AdamW (arXiv 1711.05101): decay apart from the gradient."""
+
+    name: str = "adamw"
+
+
+@dataclass
+class SGDConfig(OptimizerConfig):
+    """Stochastic gradient descent."""
+
+    name: str = "sgd"
+    momentum: float = 0.9
+    """Factor on the velocity."""
+    dampening: float = 0.0
+    """Dampening of the gradient that enters the velocity."""
+    nesterov: bool = False
+    """Nesterov's look-ahead; wants momentum and no dampening."""
+    fused: bool | str = "auto"
+    """As for AdamW."""
+    foreach: Optional[bool] = None
+    """As for AdamW."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_fused(self.fused, self.foreach)
+        require(
+            not self.nesterov or (self.momentum > 0 and self.dampening == 0),
+            "optimizer.nesterov",
+            self.nesterov,
+            "wants momentum above 0 and dampening=0",
+        )
+
+
+@dataclass
+class AdagradConfig(OptimizerConfig):
+    """Adagrad (JMLR 12, 2011)."""
+
+    name: str = "adagrad"
+    lr_decay: float = 0.0
+    """Decay of the rate by step."""
+    initial_accumulator_value: float = 0.0
+    """Start of the sum of squares."""
+    eps: float = 1e-10
+    """Added to the root of the sum of squares."""
+    fused: bool | str = "auto"
+    """As for AdamW."""
+    foreach: Optional[bool] = None
+    """As for AdamW."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_fused(self.fused, self.foreach)
+
+
+@dataclass
+class RMSpropConfig(OptimizerConfig):
+    """RMSprop; torch has no fused form of it."""
+
+    name: str = "rmsprop"
+    alpha: float = 0.99
+    """Decay rate of the squared gradient."""
+    eps: float = 1e-8
+    """Added to the root."""
+    momentum: float = 0.0
+    """Factor on the velocity."""
+    centered: bool = False
+    """Divide by the estimated variance."""
+    fused: bool | str = "auto"
+    """auto or false; true is refused."""
+    foreach: Optional[bool] = None
+    """As for AdamW."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.fused is not True, "optimizer.fused", self.fused, f"{self.name} has no fused form; use auto or false"
+        )
+        _check_fused(self.fused)
+
+
+@dataclass
+class NAdamConfig(OptimizerConfig):
+    """NAdam; torch has no fused form of it."""
+
+    name: str = "nadam"
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    """Decay rates of the moments."""
+    eps: float = 1e-8
+    """Added to the root of the second moment."""
+    momentum_decay: float = 4e-3
+    """Decay of the momentum."""
+    decoupled_weight_decay: bool = True
+    """Decay as in AdamW rather than in the gradient."""
+    foreach: Optional[bool] = None
+    """As for AdamW."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_betas(self.betas)
+
+
+@dataclass
+class RAdamConfig(OptimizerConfig):
+    """RAdam (arXiv 1908.03265); torch has no fused form of it."""
+
+    name: str = "radam"
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    """Decay rates of the moments."""
+    eps: float = 1e-8
+    """Added to the root of the second moment."""
+    decoupled_weight_decay: bool = True
+    """Decay as in AdamW rather than in the gradient."""
+    foreach: Optional[bool] = None
+    """As for AdamW."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_betas(self.betas)
+
+
+@dataclass
+class AdafactorConfig(OptimizerConfig):
+    """Adafactor (arXiv 1804.04235); torch has no fused form of it."""
+
+    name: str = "adafactor"
+    beta2_decay: float = -0.8
+    """Exponent of the second moment's decay."""
+    d: float = 1.0
+    """Clipping threshold of the update."""
+    foreach: Optional[bool] = None
+    """As for AdamW."""
+
+
+@dataclass
+class LBFGSConfig(OptimizerConfig):
+    """L-BFGS: a closure that is evaluated several times a step, one group, one rate for all (`lr`)."""
+
+    name: str = "lbfgs"
+    max_iter: int = 4
+    """Iterations a step."""
+    history_size: int = 10
+    """Updates remembered."""
+    line_search: Optional[str] = "strong_wolfe"
+    """strong_wolfe or null."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("optimizer", self, "max_iter", "history_size")
+        require(
+            self.line_search in (None, "strong_wolfe"),
+            "optimizer.line_search",
+            self.line_search,
+            "choose strong_wolfe or null",
+        )
+
+
+@dataclass
+class MuonConfig(OptimizerConfig):
+    """Muon for the matrices of blocks and decoder, AdamW for the rest, both under the same layer-wise rates."""
+
+    name: str = "muon"
+    momentum: float = 0.95
+    """Muon's momentum."""
+    nesterov: bool = True
+    """Nesterov's form of it."""
+    ns_steps: int = 5
+    """Newton-Schulz iterations."""
+    adjust_lr: str = "match_rms_adamw"
+    """How the rate scales with a matrix's shape: original or match_rms_adamw (the AdamW rates then fit)."""
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    """AdamW's decay rates for the rest."""
+    eps: float = 1e-8
+    """AdamW's epsilon for the rest."""
+    fused: bool | str = "auto"
+    """As for AdamW, for the rest."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_betas(self.betas)
+        _check_fused(self.fused)
+        one_of("optimizer.adjust_lr", self.adjust_lr, "original", "match_rms_adamw")
+
+
+@dataclass
+class LionConfig(OptimizerConfig):
+    """Lion (arXiv 2302.06675): the sign of an interpolated momentum; wants a rate 3 to 10 times below AdamW's."""
+
+    name: str = "lion"
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.99])
+    """Interpolation of the update, decay of the momentum."""
+    foreach: Optional[bool] = None
+    """As for AdamW."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_betas(self.betas)
+
+
+@dataclass
+class CustomOptimizerConfig(OptimizerConfig):
+    """Any optimizer class: `optimizer=custom optimizer._target_=package.Class +optimizer.args.key=value`."""
+
+    name: str = "custom"
+    _target_: str = MISSING
+    """Dotted path of a class that takes parameter groups."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments for it."""

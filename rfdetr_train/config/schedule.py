@@ -1,0 +1,154 @@
+"""Learning-rate schedules and the warmup in front of them."""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from rfdetr_train.config.checks import MISSING, fraction, not_negative, one_of, positive
+from rfdetr_train.errors import require
+
+
+@dataclass
+class SchedulerConfig:
+    """A schedule: a factor on each group's own initial rate, a pure function of the step."""
+
+    name: str = MISSING
+    """Which schedule, as in `scheduler=cosine`."""
+
+
+@dataclass
+class ConstantScheduleConfig(SchedulerConfig):
+    """Factor 1 throughout."""
+
+    name: str = "constant"
+
+
+@dataclass
+class StepScheduleConfig(SchedulerConfig):
+    """The reference's schedule: the rate is multiplied by `factor` after each of the epochs in `drop_epochs`."""
+
+    name: str = "step"
+    drop_epochs: list[float] = field(default_factory=lambda: [100.0])
+    """Epochs after which the rate drops."""
+    factor: float = 0.1
+    """What it is multiplied by."""
+
+    def __post_init__(self) -> None:
+        positive("scheduler", self, "factor")
+        require(
+            self.drop_epochs == sorted(self.drop_epochs) and all(e > 0 for e in self.drop_epochs),
+            "scheduler.drop_epochs",
+            self.drop_epochs,
+            "give rising numbers above 0",
+        )
+
+
+@dataclass
+class _FloorScheduleConfig(SchedulerConfig):
+    min_factor: float = 0.0
+    """The floor, as a share of the initial rate, reached at the last step."""
+
+    def __post_init__(self) -> None:
+        fraction("scheduler.min_factor", self.min_factor)
+
+
+@dataclass
+class CosineScheduleConfig(_FloorScheduleConfig):
+    """Half a cosine from 1 to the floor."""
+
+    name: str = "cosine"
+
+
+@dataclass
+class LinearScheduleConfig(_FloorScheduleConfig):
+    """A straight line from 1 to the floor."""
+
+    name: str = "linear"
+
+
+@dataclass
+class PolynomialScheduleConfig(_FloorScheduleConfig):
+    """(1 - progress) ** power from 1 to the floor."""
+
+    name: str = "polynomial"
+    power: float = 2.0
+    """The exponent."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("scheduler", self, "power")
+
+
+@dataclass
+class WSDScheduleConfig(_FloorScheduleConfig):
+    """Warmup-stable-decay (arXiv 2404.06395): 1, then a straight line to the floor in the last part of the run."""
+
+    name: str = "wsd"
+    decay_fraction: float = 0.2
+    """Share of the steps after warmup that decay."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fraction("scheduler.decay_fraction", self.decay_fraction)
+
+
+@dataclass
+class FlatCosineScheduleConfig(_FloorScheduleConfig):
+    """1, then half a cosine to the floor in the last part of the run."""
+
+    name: str = "flat_cosine"
+    flat_fraction: float = 0.5
+    """Share of the steps after warmup that stay at 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fraction("scheduler.flat_fraction", self.flat_fraction)
+
+
+@dataclass
+class TorchSchedulerConfig(SchedulerConfig):
+    """A torch scheduler, for example `scheduler=torch scheduler._target_=torch.optim.lr_scheduler.StepLR
+    +scheduler.args.step_size=5`."""
+
+    name: str = "torch"
+    _target_: str = MISSING
+    """Dotted path of a class whose first argument is the optimizer."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments for it; a nested `_target_` builds a child scheduler."""
+    interval: str = "step"
+    """When it steps: step, epoch, or evaluation (ReduceLROnPlateau)."""
+    monitor: str = "AP"
+    """The validation metric given to it with interval=evaluation."""
+
+    def __post_init__(self) -> None:
+        one_of("scheduler.interval", self.interval, "step", "epoch", "evaluation")
+
+
+@dataclass
+class WarmupConfig:
+    """A rise to the full rate in front of the schedule; step w (from 0) of W uses (w + 1) / W of it."""
+
+    name: str = "none"
+    """none or linear."""
+    steps: Optional[int] = None
+    """Length in steps; give steps or epochs."""
+    epochs: Optional[float] = None
+    """Length in epochs, turned into steps once."""
+
+    def __post_init__(self) -> None:
+        one_of("warmup.name", self.name, "none", "linear")
+        not_negative("warmup", self, "steps", "epochs")
+        given = [key for key in ("steps", "epochs") if getattr(self, key) is not None]
+        if self.name == "linear":
+            require(
+                len(given) == 1,
+                "warmup",
+                f"linear with {' and '.join(given) or 'neither steps nor epochs'}",
+                "give one of warmup.steps and warmup.epochs",
+            )
+        else:
+            require(
+                not given,
+                f"warmup.{given[0] if given else ''}",
+                getattr(self, given[0]) if given else None,
+                "does nothing with warmup=none; add warmup=linear",
+            )

@@ -1,0 +1,103 @@
+"""Averages of the weights: exponential with a ramped decay, or SWA."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
+
+from rfdetr_train.config import AveragingConfig, EmaConfig, SwaConfig
+
+
+def ema_decay(update: int, decay: float, tau: float) -> float:
+    """Decay of the EMA's update number `update` (from 1): decay * (1 - exp(-update / tau)); tau = 0 has no ramp."""
+    return decay * (1.0 - math.exp(-update / tau)) if tau > 0 else decay
+
+
+def ema_update(decay: float, tau: float) -> Callable[[list[Tensor], list[Tensor], Tensor | int], None]:
+    """`multi_avg_fn` for `AveragedModel`: one multi-tensor call; torch copies at update 1 and does not call it."""
+
+    @torch.no_grad()
+    def update(averages: list[Tensor], currents: list[Tensor], num_averaged: Tensor | int) -> None:
+        torch._foreach_lerp_(averages, currents, 1.0 - ema_decay(int(num_averaged) + 1, decay, tau))
+
+    return update
+
+
+class NoAverage:
+    """`ema=none`: the same calls, and nothing kept."""
+
+    model: nn.Module | None = None
+
+    def step_done(self) -> None:
+        """After an optimizer step."""
+
+    def epoch_done(self, epoch: int) -> None:
+        """After an epoch."""
+
+    def state_dict(self) -> dict | None:
+        """What a checkpoint keeps."""
+        return None
+
+    def load_state_dict(self, state: dict | None) -> None:
+        """The inverse of `state_dict`."""
+
+
+class Average(NoAverage):
+    """An `AveragedModel` beside the raw model."""
+
+    def __init__(self, raw: nn.Module, multi_avg_fn: Callable) -> None:
+        self.raw = raw
+        self.averaged = AveragedModel(raw, multi_avg_fn=multi_avg_fn, use_buffers=True)
+        self.averaged.requires_grad_(False)
+
+    @property
+    def model(self) -> nn.Module | None:  # type: ignore[override]
+        """The averaged model, or None while nothing has been averaged."""
+        return self.averaged.module if self.num_updates else None
+
+    @property
+    def num_updates(self) -> int:
+        """How many weights have entered."""
+        return int(self.averaged.n_averaged)
+
+    def state_dict(self) -> dict | None:
+        return {"model": self.averaged.module.state_dict(), "num_updates": self.num_updates}
+
+    def load_state_dict(self, state: dict | None) -> None:
+        if state is None:  # a run without an average: it starts from the loaded weights
+            state = {"model": self.raw.state_dict(), "num_updates": 0}
+        self.averaged.module.load_state_dict(state["model"])
+        self.averaged.n_averaged.fill_(state["num_updates"])
+
+
+class EmaAverage(Average):
+    """Updated after every optimizer step."""
+
+    def __init__(self, raw: nn.Module, config: EmaConfig) -> None:
+        super().__init__(raw, ema_update(config.decay, config.tau))
+
+    def step_done(self) -> None:
+        self.averaged.update_parameters(self.raw)
+
+
+class SwaAverage(Average):
+    """Updated at the end of every epoch from `start_epoch` on."""
+
+    def __init__(self, raw: nn.Module, config: SwaConfig) -> None:
+        super().__init__(raw, get_swa_multi_avg_fn())
+        self.start_epoch = config.start_epoch
+
+    def epoch_done(self, epoch: int) -> None:
+        if epoch >= self.start_epoch:
+            self.averaged.update_parameters(self.raw)
+
+
+def build_average(config: AveragingConfig, raw: nn.Module) -> NoAverage:
+    """The average that `ema=...` asks for."""
+    if isinstance(config, EmaConfig):
+        return EmaAverage(raw, config)
+    if isinstance(config, SwaConfig):
+        return SwaAverage(raw, config)
+    return NoAverage()

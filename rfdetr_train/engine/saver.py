@@ -1,0 +1,72 @@
+"""When a run is saved, what is in a checkpoint, and how a run goes on from one."""
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rfdetr_train.checkpoint import files
+from rfdetr_train.config import CheckpointConfig
+
+log = logging.getLogger(__name__)
+
+
+class Saver:
+    """Writes `last.pt`, and `best.pt` and `step-NNNNNN.pt` as links to it."""
+
+    def __init__(self, folder: Path, config: CheckpointConfig, content: Callable[[], dict[str, Any]]) -> None:
+        """`content()` gives what a checkpoint holds at this moment."""
+        self.folder = folder
+        self.config = config
+        self.content = content
+        self._saved_at = time.monotonic()
+
+    @property
+    def last(self) -> Path:
+        """The newest checkpoint."""
+        return self.folder / "last.pt"
+
+    @property
+    def best(self) -> Path:
+        """The one after the best evaluation."""
+        return self.folder / "best.pt"
+
+    def due_after_step(self, step: int) -> bool:
+        """Whether `checkpoint.every_steps` or `every_minutes` asks for a save now."""
+        by_steps = self.config.every_steps is not None and step % self.config.every_steps == 0
+        minutes = (time.monotonic() - self._saved_at) / 60
+        return by_steps or (self.config.every_minutes is not None and minutes >= self.config.every_minutes)
+
+    def due_after_epoch(self, epoch: int) -> bool:
+        """Whether `checkpoint.every_epochs` asks for a save after epoch `epoch` (from 0)."""
+        return (epoch + 1) % self.config.every_epochs == 0
+
+    def save(self, step: int, is_best: bool = False) -> None:
+        """Write `last.pt` now."""
+        files.save(self.last, self.content())
+        self._saved_at = time.monotonic()
+        log.debug("saved %s after step %d", self.last, step)
+        if is_best:
+            _link(self.last, self.best)
+        if self.config.keep:
+            _link(self.last, self.folder / f"step-{step:06d}.pt")
+            self._drop_old()
+
+    def _drop_old(self) -> None:
+        numbered = sorted(self.folder.glob("step-*.pt"), key=lambda path: int(path.stem.split("-")[1]))
+        for path in numbered[: -self.config.keep]:
+            path.unlink()
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make `target` the same file as `source` without writing its bytes again; a later `source` replaces only itself."""
+    temporary = target.with_name(f".{target.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(source, temporary)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(source, temporary)
+    os.replace(temporary, target)

@@ -1,0 +1,109 @@
+"""One optimizer step: forward and backward over the micro-batches of its accumulation window, clip, update."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rfdetr_train.data.sample import Batch
+from rfdetr_train.data.transforms import normalise
+from rfdetr_train.engine.precision import Precision
+
+
+class NonFiniteStep(RuntimeError):
+    """A loss or gradient norm that is not finite; the weights have not been changed by it."""
+
+
+@dataclass
+class StepResult:
+    """What a step computed."""
+
+    losses: dict[str, float]
+    """Unweighted loss parts (class, box, giou; last decoder layer) and `loss`, the weighted total."""
+    grad_norm: float
+    """Norm of all gradients before clipping."""
+    num_images: int
+
+
+class TrainStep:
+    """Calling it with a window of micro-batches changes the weights once."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        criterion: Callable[[dict, list[dict], float], dict[str, Tensor]],
+        optimizer: torch.optim.Optimizer,
+        precision: Precision,
+        clip_norm: float,
+        num_groups: int,
+    ) -> None:
+        self.model = model
+        self.criterion = criterion
+        self.optimizer = optimizer
+        self.precision = precision
+        self.clip_norm = clip_norm
+        self.num_groups = num_groups
+        # L-BFGS evaluates the loss several times a step; every other optimizer takes the gradients as they are
+        self.wants_closure = isinstance(optimizer, torch.optim.LBFGS)
+
+    def __call__(self, window: Sequence[Batch]) -> StepResult:
+        """One step on the micro-batches of `window`; their loss is normalised over all of them together."""
+        if self.wants_closure:
+            return self._step_with_closure(window)
+        result = self._backward(window)
+        self.precision.scaler.step(self.optimizer)
+        self.precision.scaler.update()
+        return result
+
+    def _step_with_closure(self, window: Sequence[Batch]) -> StepResult:
+        results: list[StepResult] = []
+
+        def closure() -> float:
+            results.append(self._backward(window))
+            return results[-1].losses["loss"]
+
+        self.optimizer.step(closure)
+        return results[0]  # the loss at the weights before the step, as for every other optimizer
+
+    def _backward(self, window: Sequence[Batch]) -> StepResult:
+        """Gradients of the whole window, clipped, in `.grad`."""
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        num_boxes = self._normaliser(window)
+        sums: dict[str, Tensor] = {}
+        for batch in window:
+            for name, value in self._micro_batch(batch, num_boxes).items():
+                sums[name] = sums[name] + value if name in sums else value
+        self.precision.scaler.unscale_(self.optimizer)
+        grad_norm = self._clip()
+        return self._read(sums, grad_norm, window)
+
+    def _normaliser(self, window: Sequence[Batch]) -> float:
+        """Number of targets of the whole window times the groups, at least 1."""
+        num_targets = sum(len(target["labels"]) for batch in window for target in batch.targets)
+        return float(max(1, num_targets * self.num_groups))
+
+    def _micro_batch(self, batch: Batch, num_boxes: float) -> dict[str, Tensor]:
+        batch = batch.to(self.precision.device)
+        with self.precision.autocast():
+            outputs = self.model(normalise(batch.images))
+        losses = self.criterion(outputs, batch.targets, num_boxes)
+        self.precision.scaler.scale(losses["loss"]).backward()
+        return {name: value.detach() for name, value in losses.items()}
+
+    def _clip(self) -> Tensor:
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        return nn.utils.clip_grad_norm_(parameters, self.clip_norm if self.clip_norm > 0 else float("inf"))
+
+    def _read(self, sums: dict[str, Tensor], grad_norm: Tensor, window: Sequence[Batch]) -> StepResult:
+        """One copy from the device for all numbers of the step, refused before the update if they are not finite."""
+        names = list(sums)
+        *values, norm = torch.stack([*(sums[name].float() for name in names), grad_norm.float()]).tolist()
+        losses = dict(zip(names, values, strict=True))
+        image_ids = [target["image_id"] for batch in window for target in batch.targets]
+        fp16 = self.precision.scaler.is_enabled()  # there an infinite gradient only lowers the loss scale
+        for name, value in [("loss", losses["loss"]), *([] if fp16 else [("gradient norm", norm)])]:
+            if value != value or value in (float("inf"), float("-inf")):
+                raise NonFiniteStep(f"{name} is {value} on the images with ids {image_ids}")
+        return StepResult(losses, norm, len(image_ids))

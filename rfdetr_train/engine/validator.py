@@ -1,0 +1,81 @@
+"""The score of some weights on a split."""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from rfdetr_train.data.loader import evaluation_batches
+from rfdetr_train.data.sample import Batch, Split
+from rfdetr_train.data.transforms import normalise
+from rfdetr_train.engine.precision import Precision
+from rfdetr_train.evaluation.coco_metrics import CocoEvaluator, CocoMetrics, coco_results
+from rfdetr_train.loggers.progress import Progress
+from rfdetr_train.postprocess import detections
+
+
+@dataclass
+class Validation:
+    """The result of one pass over a split."""
+
+    metrics: CocoMetrics
+    detections: dict[int, dict[str, Tensor]]
+    """Image id -> {"boxes_xyxy" (k, 4) px, "scores" (k,), "labels" (k,)} on the CPU, best score first."""
+    results: list[dict]
+    """The same in COCO's result format with the data set's own ids."""
+
+
+class Validator:
+    """Calling it with a model runs the split through it and scores what it finds."""
+
+    def __init__(
+        self,
+        split: Split,
+        resolution_px: int,
+        precision: Precision,
+        progress: Progress,
+        *,
+        batch_size: int,
+        num_workers: int,
+        max_dets: int,
+        num_detections: int,
+    ) -> None:
+        """`num_detections` are kept per image; of them `max_dets` per class count."""
+        self.label_map = split.label_map
+        self.evaluator = CocoEvaluator(split.to_coco(), max_dets)
+        self.batches = partial(evaluation_batches, split, resolution_px, batch_size=batch_size, num_workers=num_workers)
+        self.num_batches = -(-len(split) // batch_size)
+        self.precision = precision
+        self.num_detections = num_detections
+        self.progress = progress
+
+    def __call__(self, model: nn.Module, on_batch: Callable[[], None] = lambda: None) -> Validation:
+        """Score `model` (left in the mode that it had); `on_batch` is called between batches and may raise."""
+        was_training = model.training
+        model.eval()
+        found: dict[int, dict[str, Tensor]] = {}
+        self.progress.start_evaluation(self.num_batches)
+        try:
+            with closing(self.batches()) as batches:
+                for batch in batches:
+                    found |= self._detect(model, batch)
+                    self.progress.advance_evaluation()
+                    on_batch()
+        finally:
+            model.train(was_training)
+            self.progress.end_evaluation()
+        results = coco_results(list(found.values()), list(found), self.label_map)
+        return Validation(self.evaluator.evaluate(results), found, results)
+
+    @torch.inference_mode()
+    def _detect(self, model: nn.Module, batch: Batch) -> dict[int, dict[str, Tensor]]:
+        batch = batch.to(self.precision.device)
+        with self.precision.autocast():
+            outputs = model(normalise(batch.images))
+        sizes_px = torch.tensor([target["size_px"] for target in batch.targets], device=batch.images.device)
+        found = detections(outputs, sizes_px, self.num_detections)
+        on_cpu = [{name: value.cpu() for name, value in one.items()} for one in found]
+        return dict(zip((target["image_id"] for target in batch.targets), on_cpu, strict=True))

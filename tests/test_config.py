@@ -1,0 +1,112 @@
+"""Every YAML composes, every refusal names the key, the value and the remedy."""
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+
+import pytest
+
+from rfdetr_train import config
+from rfdetr_train.cli import compose_config, conf_dir
+from rfdetr_train.cli_help import option_names
+from rfdetr_train.errors import UserError
+
+OPTIONS = [
+    (group, option)
+    for group, options in option_names(conf_dir()).items()
+    for option in options
+    if group != "experiment"
+]
+NEEDS = {
+    ("data", "coco"): ["data.root=somewhere"],
+    ("optimizer", "custom"): ["optimizer._target_=torch.optim.Rprop"],
+    ("scheduler", "torch"): ["scheduler._target_=torch.optim.lr_scheduler.StepLR"],
+}
+
+
+def compose(*overrides: str) -> config.TrainConfig:
+    return compose_config("train", list(overrides))
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_every_option_composes_under_its_own_name(group: str, option: str) -> None:
+    section = getattr(compose(f"{group}={option}", *NEEDS.get((group, option), [])), group)
+    assert getattr(section, "name", option) == option
+
+
+@pytest.mark.parametrize("experiment", option_names(conf_dir())["experiment"])
+def test_every_experiment_composes(experiment: str) -> None:
+    assert isinstance(compose(f"experiment={experiment}"), config.TrainConfig)
+
+
+def test_defaults_are_the_published_recipe() -> None:
+    """Values of the RF-DETR release: AdamW 1e-4 / 1.5e-4, decays 0.8 and 0.7, clip 0.1, EMA 0.993 over 100 steps."""
+    c = compose()
+    assert (c.optimizer.lr, c.optimizer.encoder_lr, c.optimizer.weight_decay) == (1e-4, 1.5e-4, 1e-4)
+    assert (c.optimizer.layer_decay, c.optimizer.component_decay) == (0.8, 0.7)
+    assert (c.trainer.clip_norm, c.trainer.batch_size, c.trainer.accumulation_steps) == (0.1, 4, 1)
+    assert isinstance(c.ema, config.EmaConfig)
+    assert (c.ema.decay, c.ema.tau) == (0.993, 100.0)
+    assert compose("data=coco", "data.root=x").trainer.epochs == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "resolution", "layers", "patch", "windows"),
+    [("nano", 384, 2, 16, 2), ("small", 512, 3, 16, 2), ("medium", 576, 4, 16, 2), ("large", 704, 4, 16, 2),
+     ("base", 560, 3, 14, 4)],
+)  # fmt: skip
+def test_variants_are_the_published_ones(name: str, resolution: int, layers: int, patch: int, windows: int) -> None:
+    m = compose(f"model={name}").model
+    assert (m.resolution, m.decoder_layers, m.patch_size, m.num_windows) == (resolution, layers, patch, windows)
+    assert (m.hidden_dim, m.num_queries, m.group_detr, m.ffn_dim) == (256, 300, 13, 2048)
+    assert (m.self_attention_heads, m.cross_attention_heads, m.sampling_points) == (8, 16, 2)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["model.resolution=400"], ["model.resolution=400", "32", "384 or 416"]),
+        (["model.resolution=256"], ["model.num_queries=300", "256 tokens"]),
+        (["model.hidden_dim=250"], ["model.self_attention_heads=8", "250"]),
+        (["model.feature_blocks=[3,3]"], ["model.feature_blocks=[3, 3]"]),
+        (["optimizer.lr=-1"], ["optimizer.lr=-1"]),
+        (["optimizer.no_decay=never"], ["never", "matrices_only"]),
+        (["optimizer.fused=perhaps"], ["optimizer.fused=perhaps", "auto"]),
+        (["optimizer=rmsprop", "optimizer.fused=true"], ["optimizer.fused=True", "no fused form"]),
+        (["optimizer=sgd", "optimizer.nesterov=true", "optimizer.momentum=0"], ["optimizer.nesterov"]),
+        (["warmup=linear", "warmup.epochs=1"], ["steps and epochs", "one of"]),
+        (["warmup.steps=3"], ["warmup.steps=3", "warmup=linear"]),
+        (["scheduler=cosine", "scheduler.min_factor=2"], ["scheduler.min_factor=2", "0 to 1"]),
+        (["scheduler.drop_epochs=[5,3]"], ["scheduler.drop_epochs", "rising"]),
+        (["trainer.epochs=0"], ["trainer.epochs=0"]),
+        (["trainer.batch_size=all"], ["trainer.batch_size=all", "auto"]),
+        (["trainer.precision=fp8"], ["trainer.precision=fp8", "bf16"]),
+        (["ema=none", "evaluation.weights=ema"], ["evaluation.weights=ema", "raw"]),
+        (["augmentation.horizontal_flip=1.5"], ["augmentation.horizontal_flip=1.5"]),
+        (["freeze.encoder.until_epoch=2", "freeze.encoder.always=true"], ["until_epoch", "always=true"]),
+        (["data=coco"], ["data.root", "no value"]),
+        (["+model.hiden=3"], ["model.hiden", "hidden_dim"]),
+        (["++trainer.epoch=3"], ["trainer.epoch", "epochs"]),
+    ],
+)
+def test_refusals_name_key_value_and_remedy(overrides: list[str], words: list[str]) -> None:
+    with pytest.raises(UserError) as refusal:
+        compose(*overrides)
+    assert [word for word in words if word not in str(refusal.value)] == []
+
+
+def test_every_key_is_documented() -> None:
+    """A docstring stands under each field, unless the field only gives an inherited one another default."""
+    undocumented = []
+    for section in {value for value in vars(config).values() if dataclasses.is_dataclass(value)}:
+        inherited = {name for parent in section.__mro__[1:] for name in getattr(parent, "__annotations__", {})}
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+        assert isinstance(tree, ast.ClassDef)
+        for node, following in zip(tree.body, [*tree.body[1:], None], strict=True):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+                is_section = "Config" in ast.unparse(node.annotation) and "list" not in ast.unparse(node.annotation)
+                if not (documented or is_section or node.target.id in inherited):
+                    undocumented.append(f"{section.__name__}.{node.target.id}")
+    assert undocumented == []
