@@ -1,9 +1,7 @@
 """Checkpoint files: written whole or not at all, read without running anything that is in them."""
 
 import logging
-import os
 import random
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rfdetr_train.atomic_file import replacing
 from rfdetr_train.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -20,29 +19,9 @@ FORMAT = 1
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
-    """Write `content` (plain values and tensors) to `path` so that a crash leaves the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            torch.save({"format": FORMAT, **content}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes private files; a checkpoint is as readable as the log beside it
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    _flush_folder(path.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    if os.name == "posix":  # the rename itself must reach the disk; Windows has no such call
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    """Write `content` (plain values and tensors) to `path`; a crash leaves the old file or the new one."""
+    with replacing(path) as file:
+        torch.save({"format": FORMAT, **content}, file)
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 import hashlib
 import logging
-import os
-import tempfile
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+
+from rfdetr_train.atomic_file import replacing
 
 log = logging.getLogger(__name__)
 
@@ -68,23 +68,16 @@ def fetch(variant: str, folder: Path, on_bytes: Callable[[int, int | None], None
 
 
 def _download(published: PublishedFile, path: Path, on_bytes: Callable[[int, int | None], None]) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with (
-            os.fdopen(descriptor, "wb") as file,
-            urllib.request.urlopen(published.address, timeout=TIMEOUT_S) as response,
-        ):
+    with replacing(path) as file:
+        digest = hashlib.md5(usedforsecurity=False)
+        with urllib.request.urlopen(published.address, timeout=TIMEOUT_S) as response:
             length = response.headers.get("Content-Length")
-            total = int(length) if length else None
             while chunk := response.read(CHUNK_BYTES):
                 file.write(chunk)
-                on_bytes(file.tell(), total)
-        found = md5_of(Path(temporary))
-        if found != published.md5:
-            raise ValueError(f"what came has MD5 {found}, not {published.md5}")
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+                digest.update(chunk)
+                on_bytes(file.tell(), int(length) if length else None)
+        if digest.hexdigest() != published.md5:
+            raise ValueError(f"what came has MD5 {digest.hexdigest()}, not {published.md5}")
 
 
 def md5_of(path: Path) -> str:

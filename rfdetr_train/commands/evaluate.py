@@ -16,10 +16,10 @@ from rfdetr_train.engine.signals import StopSignals
 from rfdetr_train.engine.validator import Validation, Validator
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
-from rfdetr_train.loggers.counter import Counter
 from rfdetr_train.loggers.files import write_json
 from rfdetr_train.loggers.progress import make_progress
 from rfdetr_train.loggers.tables import print_table
+from rfdetr_train.loggers.track import Counter
 from rfdetr_train.models.rfdetr import RFDETR, build_model
 
 log = logging.getLogger(__name__)

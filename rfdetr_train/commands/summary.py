@@ -12,7 +12,7 @@ from rfdetr_train.config import TrainConfig
 from rfdetr_train.data.sample import Dataset
 from rfdetr_train.engine.trainer import Trainer
 from rfdetr_train.errors import Interrupted
-from rfdetr_train.loggers.files import write_summary
+from rfdetr_train.loggers.files import SUMMARY_NAME, write_json
 from rfdetr_train.loggers.tables import print_table
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class RunSummary:
             status = "interrupted"
             raise
         finally:
-            write_summary(self.run_dir, self.to_plain(status))
+            write_json(self.run_dir / SUMMARY_NAME, self.to_plain(status))
             self.show(status)
 
     def to_plain(self, status: str) -> dict[str, Any]:

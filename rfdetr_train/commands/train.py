@@ -32,9 +32,10 @@ from rfdetr_train.engine.signals import StopSignals
 from rfdetr_train.engine.step import TrainStep
 from rfdetr_train.engine.trainer import Parts, Trainer
 from rfdetr_train.engine.validator import Validator
-from rfdetr_train.loggers.counter import Counter
 from rfdetr_train.loggers.files import METRICS_NAME, MetricsFiles
 from rfdetr_train.loggers.progress import make_progress
+from rfdetr_train.loggers.track import Counter
+from rfdetr_train.matcher import match
 from rfdetr_train.models.rfdetr import RFDETR, build_model
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ def build_trainer(
     states = RunStates(model, average, optimization, precision, state, dataset, asdict(config))
     if saved is not None:
         states.restore(saved, str(parent))
-        continue_metrics(parent, run_dir, state.step)
+        continue_metrics(parent, run_dir, state)
 
     progress = stack.enter_context(
         make_progress(config.logger.progress, length.total_steps, state.step, config.trainer.log_every_steps)
@@ -112,7 +113,7 @@ def build_trainer(
         model=model,
         step=TrainStep(
             model,
-            Criterion(config.model.num_queries),
+            Criterion(config.model.num_queries, match),
             optimization.optimizer,
             precision,
             config.trainer.clip_norm,
@@ -129,12 +130,12 @@ def build_trainer(
     return Trainer(parts, state, saver, signals, config.trainer, config.evaluation), weights
 
 
-def continue_metrics(parent: Path, run_dir: Path, step: int) -> None:
-    """Begin metrics.jsonl with the rows that the resumed run had written up to `step`."""
+def continue_metrics(parent: Path, run_dir: Path, state: LoopState) -> None:
+    """Begin metrics.jsonl with the rows that the resumed run had written when it was saved."""
     before, own = parent.parent.parent / METRICS_NAME, run_dir / METRICS_NAME
     if before.is_file() and before.resolve() != own.resolve():
         shutil.copyfile(before, own)
-    MetricsFiles(run_dir).truncate_after(step)
+    MetricsFiles(run_dir).truncate_after(state.step, state.evaluation_pending)
 
 
 def load_starting_weights(model: RFDETR, config: TrainConfig) -> str:

@@ -1,0 +1,228 @@
+"""Curves of a run, drawn from the rows of metrics.jsonl: losses, learning rates, average precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rfdetr_train.loggers.figure import PALETTE, new_figure, save_figure, style_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+POINTS_OF_A_LINE = 2000  # more than a picture has columns
+LINES_IN_LEGEND = 28
+SMOOTHING_FRACTION = 0.02  # of the run's points, in the mean that is drawn over the noise
+
+AP_STYLES = {"AP": "-", "AP50": "--", "AP75": ":"}
+COLOUR_OF_WEIGHTS = {"raw": PALETTE[0], "ema": PALETTE[1]}
+
+
+class Curve(NamedTuple):
+    """One line: steps (n,) rising, values (n,) with NaN where there is none."""
+
+    label: str
+    steps: np.ndarray
+    values: np.ndarray
+
+
+def write_plots(rows: Sequence[Mapping[str, Any]], plots_dir: Path | str) -> list[Path]:
+    """Write losses.png, learning_rates.png and average_precision.png, those that have a number to show."""
+    train = [row for row in rows if row.get("split") == "train"]
+    valid = [row for row in rows if row.get("split") == "valid"]
+    folder = Path(plots_dir)
+    drawings = (
+        (draw_losses, folder / "losses.png", train),
+        (draw_learning_rates, folder / "learning_rates.png", train),
+        (draw_average_precision, folder / "average_precision.png", valid),
+    )
+    return [path for draw, path, shown in drawings if draw(path, shown)]
+
+
+def draw_losses(path: Path, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """The total loss above, its unweighted parts below; False, and no file, without a finite value."""
+    keys = dict.fromkeys(key for row in rows for key in row if key.startswith("loss_"))
+    total = _known([_curve(rows, "loss", "total")])
+    parts = _known([_curve(rows, key, key.removeprefix("loss_")) for key in keys])
+    panels = [(title, curves) for title, curves in (("Training loss", total), ("Its parts", parts)) if curves]
+    if not panels:
+        return False
+    figure = new_figure(1000, 380 * len(panels))
+    all_axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, (title, curves) in zip(all_axes, panels, strict=True):
+        for curve, colour in zip(curves, _colours(len(curves)), strict=True):
+            _draw_noisy(axes, curve, colour)
+        _finish(axes, title, "loss", curves, log=True)
+        if len(curves) > 1:
+            axes.legend(frameon=False)
+    all_axes[-1].set_xlabel("step")
+    save_figure(figure, path)
+    return True
+
+
+def draw_learning_rates(path: Path, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """The rate of every group, equal ones as one line, from the highest (yellow) to the lowest (violet)."""
+    curves = _known(_joined(_learning_rates(rows)))
+    curves.sort(key=lambda curve: -float(np.nanmax(curve.values)))
+    if not curves:
+        return False
+    labelled = curves[:LINES_IN_LEGEND]
+    figure = new_figure(1200, max(480, 120 + 19 * len(labelled)))
+    axes = figure.subplots()
+    for curve, colour in zip(curves, _ramp(len(curves)), strict=True):
+        _draw(axes, curve, color=colour, linewidth=1.6, label=curve.label)
+    _finish(axes, "Learning rates of the parameter groups", "learning rate", curves, log=True)
+    axes.set_xlabel("step")
+    hidden = len(curves) - len(labelled)
+    handles = axes.get_lines()[: len(labelled)]
+    title = "largest rate, groups" + (f" (and {hidden} lower ones)" if hidden else "")
+    figure.legend(handles=handles, loc="outside right upper", fontsize=8, frameon=False, title=title, title_fontsize=8)
+    save_figure(figure, path)
+    return True
+
+
+def draw_average_precision(path: Path, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """AP, AP50 and AP75 of raw and averaged weights, the best AP marked."""
+    figure = new_figure(1000, 480)
+    axes = figure.subplots()
+    shown = []
+    for weights in dict.fromkeys(str(row.get("weights", "raw")) for row in rows):
+        of_weights = [row for row in rows if str(row.get("weights", "raw")) == weights]
+        colour = COLOUR_OF_WEIGHTS.get(weights, PALETTE[2])
+        for key, style in AP_STYLES.items():
+            for curve in _known([_curve(of_weights, key, f"{key} ({weights})")]):
+                _draw(
+                    axes, curve, color=colour, linestyle=style, linewidth=1.8 if key == "AP" else 1.2, label=curve.label
+                )
+                shown.append(curve)
+    if not shown:
+        return False
+    _finish(axes, "Average precision on the valid split", "average precision", shown, log=False)
+    axes.set_ylim(bottom=0.0)
+    axes.set_xlabel("step")
+    _mark_best(axes, [curve for curve in shown if curve.label.startswith("AP (")])
+    figure.legend(loc="outside right upper", frameon=False)
+    save_figure(figure, path)
+    return True
+
+
+def downsampled(curve: Curve, limit: int = POINTS_OF_A_LINE) -> Curve:
+    """At most about `limit` points, the lowest and the highest of every stretch, so that no spike is lost."""
+    count = len(curve.steps)
+    if count <= limit:
+        return curve
+    kept = []
+    for stretch in np.array_split(np.arange(count), limit // 2):
+        values = curve.values[stretch]
+        known = stretch[np.isfinite(values)]
+        if len(known):
+            kept += sorted({known[curve.values[known].argmin()], known[curve.values[known].argmax()]})
+    return Curve(curve.label, curve.steps[kept], curve.values[kept])
+
+
+def _curve(rows: Sequence[Mapping[str, Any]], key: str, label: str) -> Curve:
+    values = [row.get(key) for row in rows]
+    return Curve(label, _steps(rows), np.array([np.nan if v is None else v for v in values], dtype=float))
+
+
+def _steps(rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    return np.array([row["step"] for row in rows], dtype=float)
+
+
+def _learning_rates(rows: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """One curve for each group name; groups that join later begin later."""
+    rates = [row.get("lr") or {} for row in rows]
+    names = dict.fromkeys(name for rate in rates for name in rate)
+    steps = _steps(rows)
+    return [Curve(name, steps, np.array([rate.get(name) for rate in rates], dtype=float)) for name in names]
+
+
+def _joined(curves: list[Curve]) -> list[Curve]:
+    """Equal curves as one, labelled with its largest value and its members' names."""
+    members: dict[bytes, list[Curve]] = {}
+    for curve in curves:
+        members.setdefault(curve.values.tobytes(), []).append(curve)
+    return [same[0]._replace(label=_label([c.label for c in same], same[0].values)) for same in members.values()]
+
+
+def _label(names: list[str], values: np.ndarray) -> str:
+    known = values[np.isfinite(values)]
+    largest = f"{known.max():.2e}" if known.size else "n/a"
+    if len(names) > 2:
+        return f"{largest}  {_cut(names[0])} and {len(names) - 1} more"
+    return f"{largest}  " + ", ".join(_cut(name) for name in names)
+
+
+def _cut(name: str, longest: int = 44) -> str:
+    """Both ends of a parameter's name: the place and the kind."""
+    return name if len(name) <= longest else f"{name[:20]}…{name[21 - longest :]}"
+
+
+def _known(curves: list[Curve]) -> list[Curve]:
+    return [curve for curve in curves if np.isfinite(curve.values).any()]
+
+
+def _draw(axes: Axes, curve: Curve, **style: Any) -> None:
+    """A line; with points where it is short, since one point alone draws no line."""
+    few = np.isfinite(curve.values).sum() <= 40
+    line = downsampled(curve)
+    axes.plot(line.steps, line.values, marker="o" if few else None, markersize=3.5, **style)
+
+
+def _draw_noisy(axes: Axes, curve: Curve, colour: str) -> None:
+    """The values pale, and their running mean over them."""
+    known = np.isfinite(curve.values)
+    steps, values = curve.steps[known], curve.values[known]
+    window = int(len(values) * SMOOTHING_FRACTION)
+    if window < 2:
+        _draw(axes, Curve(curve.label, steps, values), color=colour, linewidth=1.6, label=curve.label)
+        return
+    _draw(axes, Curve("", steps, values), color=colour, linewidth=0.8, alpha=0.3)
+    mean = np.convolve(values, np.full(window, 1 / window), mode="valid")
+    middle = steps[(window - 1) // 2 :][: len(mean)]
+    _draw(axes, Curve(curve.label, middle, mean), color=colour, linewidth=1.8, label=curve.label)
+
+
+def _mark_best(axes: Axes, curves: list[Curve]) -> None:
+    if not curves:
+        return
+    best = max(curves, key=lambda curve: float(np.nanmax(curve.values)))
+    at = int(np.nanargmax(best.values))
+    point = (best.steps[at], best.values[at])
+    axes.plot(
+        *point, marker="*", markersize=13, color="#111", linestyle="none", label=f"best {best.label} {point[1]:.4f}"
+    )
+
+
+def _finish(axes: Axes, title: str, quantity: str, curves: list[Curve], log: bool) -> None:
+    """Title, names of the axes, whole steps, and a logarithmic scale where the values span more than a factor of 3."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
+
+    style_axes(axes)
+    axes.set_title(title, loc="left", fontweight="bold")
+    axes.set_ylabel(quantity)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    first, last = axes.dataLim.intervalx
+    if first == last:  # matplotlib would show a thousandth of a step
+        axes.set_xlim(first - 1, last + 1)
+    values = np.concatenate([curve.values for curve in curves])
+    positive = values[np.isfinite(values) & (values > 0)]
+    if log and positive.size and positive.max() > 3 * positive.min():
+        axes.set_yscale("log", nonpositive="mask")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=20))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _colours(count: int) -> list[str]:
+    return [PALETTE[i % len(PALETTE)] for i in range(count)]
+
+
+def _ramp(count: int) -> list[tuple[float, ...]]:
+    """Colours from light to dark."""
+    from matplotlib import colormaps
+
+    return [tuple(colour) for colour in colormaps["plasma"](np.linspace(0.85, 0.0, count))]

@@ -1,0 +1,219 @@
+"""How far a run is: bars on a terminal, plain log lines elsewhere."""
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import TaskID
+
+from rfdetr_train.loggers.console import CONSOLE, draws_bars
+from rfdetr_train.loggers.track import Bars, Clock, LineCounter
+
+logger = logging.getLogger(__name__)
+
+WIDE_TERMINAL = 120  # columns from which on the parts of the loss have room beside the bar
+
+
+class Progress(ABC):
+    """Counts steps, epochs and time; what is seen of it is the subclasses' part."""
+
+    def __init__(self, total_steps: int = 0, steps_done: int = 0, clock: Clock = time.monotonic):
+        """`total_steps` of the whole run, `steps_done` of them before this process (0 and 0: evaluation only)."""
+        self.total_steps = total_steps
+        self.steps_done = steps_done
+        self._clock = clock
+        self._started = clock()
+        self._steps_before = steps_done
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def start_epoch(self, epoch: int, num_epochs: int, num_steps: int, steps_done: int = 0) -> None:
+        """Begin epoch `epoch` (from 0) of `num_steps` steps, `steps_done` of them before a resume."""
+        self.epoch_title = f"epoch {epoch + 1}/{num_epochs}"
+        self.epoch_steps = num_steps
+        self.epoch_steps_done = steps_done
+        self._epoch_started = self._clock()
+        self._losses: list[float] = []
+        self._record: dict[str, Any] = {}
+        self.show_epoch_start()
+
+    def step(self, record: Mapping[str, Any]) -> None:
+        """Count one optimizer step; what a train row of metrics.jsonl lacks here keeps what it was."""
+        self.steps_done += 1
+        self.epoch_steps_done += 1
+        self._record |= record
+        if record.get("loss") is not None:
+            self._losses.append(record["loss"])
+        self.show_step()
+
+    def end_epoch(self, metrics: Mapping[str, Any]) -> None:
+        """Log the epoch's line: its mean loss, then `metrics` in their order."""
+        mean_loss = {"loss": sum(self._losses) / len(self._losses)} if self._losses else {}
+        values = [f"{key} {_number(value)}" for key, value in (mean_loss | dict(metrics)).items()]
+        took = _duration(self._clock() - self._epoch_started)
+        logger.info("%s", "  ".join([f"{self.epoch_title} done in {took}", *values]))
+
+    def eta(self) -> str:
+        """Time that the remaining steps take at the mean speed of this process so far, evaluations included."""
+        done = self.steps_done - self._steps_before
+        if not done:
+            return "-:--:--"
+        return _duration((self._clock() - self._started) / done * (self.total_steps - self.steps_done))
+
+    def step_text(self, with_parts: bool) -> str:
+        """`loss 12.34  lr 1.00e-04  12.3 img/s`, with the parts of the loss where they have room."""
+        record = self._record
+        texts = [f"loss {_number(record['loss'])}"] if "loss" in record else []
+        if with_parts:
+            parts = {key.removeprefix("loss_"): value for key, value in record.items() if key.startswith("loss_")}
+            texts += [f"{part} {_number(value)}" for part, value in parts.items()]
+        if record.get("lr"):
+            lr = record["lr"]
+            texts.append(f"lr {max(lr.values()) if isinstance(lr, Mapping) else lr:.2e}")
+        if record.get("images_per_s") is not None:
+            texts.append(f"{record['images_per_s']:.1f} img/s")
+        return "  ".join(texts)
+
+    @abstractmethod
+    def show_epoch_start(self) -> None:
+        """Show that an epoch begins."""
+
+    @abstractmethod
+    def show_step(self) -> None:
+        """Show the step just counted."""
+
+    @abstractmethod
+    def start_evaluation(self, num_batches: int) -> None:
+        """Begin an evaluation of `num_batches` batches."""
+
+    @abstractmethod
+    def advance_evaluation(self) -> None:
+        """Count one batch."""
+
+    @abstractmethod
+    def end_evaluation(self) -> None:
+        """End the evaluation, finished or not."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the terminal as it was; may be called twice."""
+
+
+class BarProgress(Progress):
+    """Bars for the run, the epoch and an evaluation; they vanish at the end, the epochs' lines stay."""
+
+    def __init__(
+        self, total_steps: int = 0, steps_done: int = 0, clock: Clock = time.monotonic, console: Console = CONSOLE
+    ):
+        super().__init__(total_steps, steps_done, clock)
+        self._bars = Bars(console, clock)
+        self._run = self._bars.add_task(
+            "run", total=total_steps, completed=steps_done, note="", visible=total_steps > 0
+        )
+        self._epoch: TaskID | None = None
+        self._evaluation: TaskID | None = None
+        self._bars.start()
+
+    def show_epoch_start(self) -> None:
+        self._remove(self._epoch)
+        self._epoch = self._bars.add_task(
+            self.epoch_title, total=self.epoch_steps, completed=self.epoch_steps_done, note=""
+        )
+        self._bars.draw(now=True)
+
+    def show_step(self) -> None:
+        assert self._epoch is not None, "start_epoch comes before step"
+        note = self.step_text(with_parts=self._bars.console.width >= WIDE_TERMINAL)
+        self._bars.update(self._epoch, completed=self.epoch_steps_done, note=note)
+        self._bars.update(self._run, completed=self.steps_done, note=f"ETA {self.eta()}")
+        self._bars.draw()
+
+    def start_evaluation(self, num_batches: int) -> None:
+        self._evaluation = self._bars.add_task("evaluation", total=num_batches, note="")
+        self._bars.draw(now=True)
+
+    def advance_evaluation(self) -> None:
+        assert self._evaluation is not None, "start_evaluation comes before advance_evaluation"
+        self._bars.advance(self._evaluation)
+        self._bars.draw()
+
+    def end_evaluation(self) -> None:
+        self._remove(self._evaluation)
+        self._evaluation = None
+        self._bars.draw(now=True)
+
+    def close(self) -> None:
+        self._bars.stop()
+
+    def _remove(self, task: TaskID | None) -> None:
+        if task is not None:
+            self._bars.remove_task(task)
+
+
+class PlainProgress(Progress):
+    """A log line every few steps and one for each epoch."""
+
+    def __init__(
+        self, total_steps: int = 0, steps_done: int = 0, clock: Clock = time.monotonic, log_every_steps: int = 10
+    ):
+        super().__init__(total_steps, steps_done, clock)
+        self._log_every_steps = log_every_steps
+
+    def show_epoch_start(self) -> None:
+        pass  # its first step has a line
+
+    def show_step(self) -> None:
+        done = self.epoch_steps_done
+        if done == 1 or done % self._log_every_steps == 0 or done == self.epoch_steps:
+            texts = [self.epoch_title, f"step {done}/{self.epoch_steps}", self.step_text(with_parts=True)]
+            logger.info("%s", "  ".join([*texts, f"ETA {self.eta()}"]))
+
+    def start_evaluation(self, num_batches: int) -> None:
+        self._evaluation = LineCounter("evaluation", num_batches, self._clock)
+
+    def advance_evaluation(self) -> None:
+        self._evaluation.advance()
+
+    def end_evaluation(self) -> None:
+        pass  # the metrics, logged by whoever asked for them, say that it has ended
+
+    def close(self) -> None:
+        pass  # a line of the log needs no ending
+
+
+def make_progress(
+    mode: str = "auto",
+    total_steps: int = 0,
+    steps_done: int = 0,
+    log_every_steps: int = 10,
+    console: Console = CONSOLE,
+) -> Progress:
+    """The progress of a run for `logger.progress`: bar, plain, or auto (bars on a terminal only).
+
+    `bar` trusts what rich takes for a terminal, FORCE_COLOR and TTY_COMPATIBLE included; where that is none it says so
+    and gives plain lines.
+    """
+    if mode == "bar" and not console.is_terminal:
+        logger.warning("logger.progress=bar: the output is no terminal, so progress comes as plain lines")
+    if (mode == "bar" and console.is_terminal) or (mode == "auto" and draws_bars(console)):
+        return BarProgress(total_steps, steps_done, console=console)
+    return PlainProgress(total_steps, steps_done, log_every_steps=log_every_steps)
+
+
+def _number(value: object) -> str:
+    if value is None:
+        return "n/a"
+    return f"{value:#.4g}" if isinstance(value, float) else str(value)
+
+
+def _duration(seconds: float) -> str:
+    """`1:02:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -1,0 +1,96 @@
+"""Checkpoint files: whole or not at all, and nothing in them is run."""
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rfdetr_train.checkpoint import files
+from rfdetr_train.errors import UserError
+
+
+def write(path: Path, **content: object) -> Path:
+    files.save(path, {"loop": {}, **content})
+    return path
+
+
+def test_round_trip_with_weights_only(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.pt", model={"w": torch.arange(3.0)}, loop={"step": 3})
+    assert torch.load(path, weights_only=True)["loop"] == {"step": 3}
+    assert torch.equal(files.load(path)["model"]["w"], torch.arange(3.0))
+    assert [p.name for p in tmp_path.iterdir()] == ["a.pt"]  # no temporary file is left
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.pt", loop={"step": 1})
+    with pytest.raises(Exception, match="pickle"):
+        files.save(path, {"loop": {"step": 2}, "bad": lambda: None})
+    assert files.load(path)["loop"] == {"step": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.pt"]
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"<html>not found</html>"])
+def test_broken_files_are_named_and_the_newest_other_one_offered(tmp_path: Path, damage) -> None:
+    good = write(tmp_path / "step-000001.pt")
+    broken = write(tmp_path / "last.pt", model={"w": torch.zeros(1000)})
+    broken.write_bytes(damage(broken.read_bytes()))
+    with pytest.raises(UserError) as refusal:
+        files.load(broken)
+    assert str(broken) in str(refusal.value)
+    assert str(good) in str(refusal.value)
+
+
+class Attack:
+    def __init__(self, victim: Path) -> None:
+        self.victim = victim
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.victim),)
+
+
+def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
+    """The same bytes do run under a plain `pickle.load`, so the attack is a real one."""
+    victim = tmp_path / "made-by-the-attack"
+    (tmp_path / "plain.pkl").write_bytes(pickle.dumps(Attack(victim)))
+    pickle.loads((tmp_path / "plain.pkl").read_bytes())
+    assert victim.is_dir()
+    victim.rmdir()
+    torch.save({"format": 1, "loop": {}, "x": Attack(victim)}, tmp_path / "evil.pt")
+    for path in (tmp_path / "evil.pt", tmp_path / "plain.pkl"):
+        with pytest.raises(UserError):
+            files.load(path)
+        assert not victim.exists()
+
+
+def test_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
+    torch.save({"model": {}}, tmp_path / "foreign.pt")
+    with pytest.raises(UserError, match="not a checkpoint of rfdetr_train"):
+        files.load(tmp_path / "foreign.pt")
+    torch.save({"format": files.FORMAT + 1, "loop": {}}, tmp_path / "newer.pt")
+    with pytest.raises(UserError, match="newer release"):
+        files.load(tmp_path / "newer.pt")
+
+
+def test_resolve_prefers_as_asked(tmp_path: Path) -> None:
+    last = write(tmp_path / "run/checkpoints/last.pt")
+    assert files.resolve(tmp_path / "run", prefer=("best", "last")) == last
+    best = write(tmp_path / "run/checkpoints/best.pt")
+    assert files.resolve(tmp_path / "run", prefer=("best", "last")) == best
+    with pytest.raises(UserError, match="no checkpoint in this folder"):
+        files.resolve(tmp_path, prefer=("last",))
+    with pytest.raises(UserError, match="no such file"):
+        files.resolve(tmp_path / "nothing.pt", prefer=("last",))
+
+
+def test_random_states_go_on(tmp_path: Path) -> None:
+    import random
+
+    state = files.random_state()
+    files.save(tmp_path / "r.pt", {"loop": {}, "random": state})
+    drawn = (random.random(), np.random.rand(), torch.rand(1))
+    files.restore_random_state(files.load(tmp_path / "r.pt")["random"])
+    again = (random.random(), np.random.rand(), torch.rand(1))
+    assert drawn == again

@@ -1,0 +1,80 @@
+"""Averages against closed forms."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from rfdetr_train.config import AveragingConfig, EmaConfig, SwaConfig
+from rfdetr_train.engine.averaging import build_average, ema_decay
+
+
+def scalar_model(value: float) -> nn.Linear:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, value)
+    return model
+
+
+def set_weight(model: nn.Linear, value: float) -> None:
+    with torch.no_grad():
+        model.weight.fill_(value)
+
+
+def test_decay_ramps_as_published() -> None:
+    """d_t = 0.993 (1 - exp(-t / 100)), t from 1."""
+    assert ema_decay(1, 0.993, 100.0) == pytest.approx(0.993 * (1 - math.exp(-0.01)), abs=0)
+    assert ema_decay(100, 0.993, 100.0) == pytest.approx(0.993 * 0.6321205588, rel=1e-9)  # 1 - 1/e
+    assert ema_decay(7, 0.9, 0.0) == 0.9
+
+
+def test_ema_equals_the_recursion_by_hand() -> None:
+    """The first update copies; update t mixes with d_t."""
+    model = scalar_model(1.0)
+    average = build_average(EmaConfig(decay=0.9, tau=2.0), model)
+    assert average.model is None
+    expected = 0.0
+    for t, value in enumerate([1.0, 3.0, -2.0, 5.0], start=1):
+        set_weight(model, value)
+        average.step_done()
+        decay = 0.9 * (1 - math.exp(-t / 2.0))
+        expected = value if t == 1 else decay * expected + (1 - decay) * value
+        assert average.model is not None
+        assert average.model.weight.item() == pytest.approx(expected, rel=1e-6)  # type: ignore[union-attr]
+
+
+def test_swa_is_the_mean_of_the_late_epochs() -> None:
+    model = scalar_model(0.0)
+    average = build_average(SwaConfig(start_epoch=2), model)
+    for epoch, value in enumerate([100.0, 100.0, 1.0, 2.0, 6.0]):
+        set_weight(model, value)
+        average.step_done()
+        average.epoch_done(epoch)
+        assert (average.model is None) == (epoch < 2)
+    assert average.model.weight.item() == pytest.approx(3.0)  # type: ignore[union-attr]
+
+
+def test_an_average_continues_to_the_bit() -> None:
+    torch.manual_seed(0)
+    model, config = nn.Linear(4, 3), EmaConfig()
+    average = build_average(config, model)
+    twin_model = nn.Linear(4, 3)
+    for step in range(6):
+        with torch.no_grad():
+            model.weight.add_(torch.randn_like(model.weight))
+        if step == 3:
+            twin_model.load_state_dict(model.state_dict())
+            twin = build_average(config, twin_model)
+            twin.load_state_dict(average.state_dict())
+        average.step_done()
+        if step >= 3:
+            twin_model.load_state_dict(model.state_dict())
+            twin.step_done()
+    assert torch.equal(average.model.weight, twin.model.weight)  # type: ignore[union-attr]
+
+
+def test_no_average_keeps_nothing() -> None:
+    average = build_average(AveragingConfig(), scalar_model(1.0))
+    average.step_done()
+    assert average.model is None
+    assert average.state_dict() is None
