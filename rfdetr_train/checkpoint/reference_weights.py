@@ -1,0 +1,156 @@
+"""The published weights' names and ours: one table, used in both directions.
+
+timm holds query, key and value of an attention block as one `qkv`, in this order; `mask_token` is never used, so it is
+dropped on the way in and zero on the way out. All this serves weights, and whatever else is stored per parameter in the
+parameter's shape, such as an optimizer's moments.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rfdetr_train.errors import UserError
+
+_VIT, _BLOCK = "backbone.0.encoder.encoder.", "backbone.0.encoder.encoder.encoder.layer.{i}."
+_STAGE, _DECODER = "backbone.0.projector.stages.0.", "transformer.decoder."
+CLASS_TOKEN = "backbone.vit.cls_token"
+MASK_TOKEN = f"{_VIT}embeddings.mask_token"
+IGNORED = frozenset({MASK_TOKEN, "_kp_active_mask"})
+THIRDS = ("query", "key", "value")
+
+# Reference name, our name; the first row that fits decides. {i} and {j} are numbers, {rest} is the end of a name and
+# {third} one of THIRDS.
+TABLE = (
+    (f"{_VIT}embeddings.cls_token", CLASS_TOKEN),
+    (f"{_VIT}embeddings.position_embeddings", "backbone.vit.pos_embed"),
+    (f"{_VIT}embeddings.patch_embeddings.projection.{{rest}}", "backbone.vit.patch_embed.proj.{rest}"),
+    (f"{_BLOCK}norm{{j}}.{{rest}}", "backbone.vit.blocks.{i}.norm{j}.{rest}"),
+    (f"{_BLOCK}attention.attention.{{third}}.{{rest}}", "backbone.vit.blocks.{i}.attn.qkv.{rest}"),
+    (f"{_BLOCK}attention.output.dense.{{rest}}", "backbone.vit.blocks.{i}.attn.proj.{rest}"),
+    (f"{_BLOCK}layer_scale{{j}}.lambda1", "backbone.vit.blocks.{i}.ls{j}.gamma"),
+    (f"{_BLOCK}mlp.fc{{j}}.{{rest}}", "backbone.vit.blocks.{i}.mlp.fc{j}.{rest}"),
+    (f"{_VIT}layernorm.{{rest}}", "backbone.vit.norm.{rest}"),
+    (f"{_STAGE}0.cv1.conv.{{rest}}", "projector.c2f.split.conv.{rest}"),
+    (f"{_STAGE}0.cv1.bn.{{rest}}", "projector.c2f.split.norm.{rest}"),
+    (f"{_STAGE}0.cv2.conv.{{rest}}", "projector.c2f.join.conv.{rest}"),
+    (f"{_STAGE}0.cv2.bn.{{rest}}", "projector.c2f.join.norm.{rest}"),
+    (f"{_STAGE}0.m.{{i}}.cv{{j}}.conv.{{rest}}", "projector.c2f.bottlenecks.{i}.conv{j}.conv.{rest}"),
+    (f"{_STAGE}0.m.{{i}}.cv{{j}}.bn.{{rest}}", "projector.c2f.bottlenecks.{i}.conv{j}.norm.{rest}"),
+    (f"{_STAGE}1.{{rest}}", "projector.norm.{rest}"),
+    ("transformer.enc_output.{i}.{rest}", "two_stage.groups.{i}.project.{rest}"),
+    ("transformer.enc_output_norm.{i}.{rest}", "two_stage.groups.{i}.norm.{rest}"),
+    ("transformer.enc_out_class_embed.{i}.{rest}", "two_stage.groups.{i}.class_embed.{rest}"),
+    ("transformer.enc_out_bbox_embed.{i}.{rest}", "two_stage.groups.{i}.box_embed.{rest}"),
+    (f"{_DECODER}layers.{{i}}.self_attn.in_proj_{{rest}}", "decoder.layers.{i}.self_attention.in_projection.{rest}"),
+    (f"{_DECODER}layers.{{i}}.self_attn.out_proj.{{rest}}", "decoder.layers.{i}.self_attention.out_projection.{rest}"),
+    (
+        f"{_DECODER}layers.{{i}}.cross_attn.value_proj.{{rest}}",
+        "decoder.layers.{i}.cross_attention.value_projection.{rest}",
+    ),
+    (
+        f"{_DECODER}layers.{{i}}.cross_attn.output_proj.{{rest}}",
+        "decoder.layers.{i}.cross_attention.output_projection.{rest}",
+    ),
+    (f"{_DECODER}layers.{{i}}.cross_attn.{{rest}}", "decoder.layers.{i}.cross_attention.{rest}"),
+    (f"{_DECODER}layers.{{i}}.norm{{j}}.{{rest}}", "decoder.layers.{i}.norm{j}.{rest}"),
+    (f"{_DECODER}layers.{{i}}.linear{{j}}.{{rest}}", "decoder.layers.{i}.linear{j}.{rest}"),
+    (f"{_DECODER}norm.{{rest}}", "decoder.norm.{rest}"),
+    (f"{_DECODER}ref_point_head.{{rest}}", "decoder.position_head.{rest}"),
+    ("refpoint_embed.weight", "refpoint_embed.weight"),
+    ("query_feat.weight", "query_feat.weight"),
+    ("class_embed.{rest}", "class_embed.{rest}"),
+    ("bbox_embed.{rest}", "box_embed.{rest}"),
+)
+
+
+class OurName(NamedTuple):
+    """Where a reference tensor goes."""
+
+    name: str
+    """The parameter's name in our model."""
+    third: int | None
+    """0, 1 or 2: it is the query's, key's or value's third of a joined tensor (first dimension); None: all of it."""
+
+
+def our_name(reference_name: str) -> OurName:
+    """Translate one name.
+
+    Raises:
+        UserError: the table does not know it.
+    """
+    name, fields = _translate(reference_name, _FROM_REFERENCE)
+    return OurName(name, THIRDS.index(fields["third"]) if "third" in fields else None)
+
+
+def reference_names(name: str) -> list[str]:
+    """The reference name of one of our parameters, or the three names of a joined one in their order.
+
+    Raises:
+        UserError: the table does not know it.
+    """
+    template, _ = _translate(name, _TO_REFERENCE, third="{third}")
+    return [template.format(third=third) for third in THIRDS] if "{third}" in template else [template]
+
+
+def from_reference(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors under the reference's names -> under ours, query, key and value joined.
+
+    Raises:
+        UserError: a name is unknown, or a joined tensor lacks one of its thirds.
+    """
+    found: dict[str, dict[int | None, Tensor]] = {}
+    for reference_name, tensor in state.items():
+        if reference_name not in IGNORED:
+            name, third = our_name(reference_name)
+            found.setdefault(name, {})[third] = tensor
+    return {name: _join(name, tensors) for name, tensors in found.items()}
+
+
+def to_reference(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of `from_reference`, with a `mask_token` of zeros beside the class token.
+
+    Raises:
+        UserError: a name is unknown.
+    """
+    result: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        names = reference_names(name)
+        result |= {part_name: part.clone() for part_name, part in zip(names, tensor.chunk(len(names)), strict=True)}
+    if CLASS_TOKEN in state:
+        result[MASK_TOKEN] = torch.zeros_like(state[CLASS_TOKEN][0])
+    return result
+
+
+def _join(name: str, tensors: dict[int | None, Tensor]) -> Tensor:
+    if None in tensors:
+        return tensors[None]
+    missing = [third for index, third in enumerate(THIRDS) if index not in tensors]
+    if missing:
+        raise UserError(f"reference weights for {name} lack {', '.join(missing)}; the file is not complete")
+    return torch.cat([tensors[index] for index in range(len(THIRDS))])
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    groups = {"i": r"\d+", "j": r"\d+", "rest": ".+", "third": "|".join(THIRDS)}
+    pattern = re.escape(template)
+    for field, expression in groups.items():
+        pattern = pattern.replace(re.escape(f"{{{field}}}"), f"(?P<{field}>{expression})", 1)
+    return re.compile(pattern)
+
+
+def _patterns(pairs: Iterable[tuple[str, str]]) -> list[tuple[re.Pattern[str], str]]:
+    return [(_pattern(source), target) for source, target in pairs]
+
+
+_FROM_REFERENCE = _patterns(TABLE)
+_TO_REFERENCE = _patterns((ours, reference) for reference, ours in TABLE)
+
+
+def _translate(name: str, patterns: list[tuple[re.Pattern[str], str]], **extra: str) -> tuple[str, dict[str, str]]:
+    for pattern, target in patterns:
+        if found := pattern.fullmatch(name):
+            return target.format(**found.groupdict(), **extra), found.groupdict()
+    raise UserError(f"{name}: no parameter of RF-DETR detection weights has this name; another kind of model?")

@@ -1,0 +1,75 @@
+import pytest
+import torch
+
+from rfdetr_train.checkpoint.reference_weights import (
+    IGNORED,
+    MASK_TOKEN,
+    OurName,
+    from_reference,
+    our_name,
+    reference_names,
+    to_reference,
+)
+from rfdetr_train.errors import UserError
+
+BLOCK = "backbone.0.encoder.encoder.encoder.layer.3."
+
+
+def test_toy_weights_come_back_as_they_were(reference_toy):
+    state = reference_toy["state_dict"]
+    back = to_reference(from_reference(state))
+    assert back.keys() == state.keys() - {"_kp_active_mask"}
+    for name in state.keys() - IGNORED:
+        assert torch.equal(back[name], state[name])
+    assert back[MASK_TOKEN].shape == state[MASK_TOKEN].shape
+    assert not back[MASK_TOKEN].any()
+
+
+def test_our_weights_come_back_as_they_were(toy_model):
+    state = toy_model.state_dict()
+    back = from_reference(to_reference(state))
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], state[name]) for name in state)
+
+
+def test_names_by_example():
+    assert our_name(f"{BLOCK}mlp.fc1.bias") == OurName("backbone.vit.blocks.3.mlp.fc1.bias", None)
+    assert our_name(f"{BLOCK}attention.attention.value.weight") == OurName("backbone.vit.blocks.3.attn.qkv.weight", 2)
+    assert (
+        our_name("transformer.enc_out_bbox_embed.12.layers.2.bias").name
+        == "two_stage.groups.12.box_embed.layers.2.bias"
+    )
+    assert reference_names("backbone.vit.blocks.3.attn.qkv.bias") == [
+        f"{BLOCK}attention.attention.{third}.bias" for third in ("query", "key", "value")
+    ]
+    assert reference_names("projector.c2f.bottlenecks.2.conv1.norm.bias") == [
+        "backbone.0.projector.stages.0.0.m.2.cv1.bn.bias"
+    ]
+
+
+def test_thirds_are_joined_in_their_order_whatever_the_files_order():
+    thirds = {"value": 3.0, "query": 1.0, "key": 2.0}
+    state = {f"{BLOCK}attention.attention.{name}.bias": torch.full((2,), value) for name, value in thirds.items()}
+    (joined,) = from_reference(state).values()
+    assert joined.tolist() == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_missing_third_is_an_error_that_names_it():
+    state = {f"{BLOCK}attention.attention.{name}.bias": torch.zeros(2) for name in ("query", "value")}
+    with pytest.raises(UserError, match=r"blocks.3.attn.qkv.bias lack key"):
+        from_reference(state)
+
+
+@pytest.mark.parametrize("name", ["segmentation_head.weight", "backbone.0.projector.stages.1.0.cv1.conv.weight"])
+def test_an_unknown_name_is_an_error_that_names_it(name):
+    with pytest.raises(UserError, match=name):
+        from_reference({name: torch.zeros(1)})
+    with pytest.raises(UserError, match=name):
+        to_reference({name: torch.zeros(1)})
+
+
+def test_parts_of_a_joined_tensor_own_their_memory():
+    whole = torch.arange(6.0)
+    parts = to_reference({"backbone.vit.blocks.0.attn.qkv.bias": whole})
+    whole.zero_()
+    assert [part.tolist() for part in parts.values()] == [[0, 1], [2, 3], [4, 5]]

@@ -1,0 +1,50 @@
+"""What several test folders share: the numbers that the reference package computed for a detector of toy width."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rfdetr_train.checkpoint.reference_weights import from_reference
+from rfdetr_train.config import ModelConfig
+from rfdetr_train.models.rfdetr import RFDETR, build_model
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@pytest.fixture(scope="session")
+def reference_toy() -> dict:
+    """Weights, inputs, outputs, losses and gradients of the reference; treat it as constant."""
+    return torch.load(FIXTURES / "reference_toy.pt", weights_only=True)
+
+
+@pytest.fixture(scope="session")
+def reference_targets(reference_toy: dict) -> list[dict]:
+    """Its targets as the criterion takes them."""
+    return [{"labels": t["labels"], "boxes_cxcywh": t["boxes"]} for t in reference_toy["targets"]]
+
+
+@pytest.fixture
+def toy_config() -> ModelConfig:
+    """The sizes of the reference's toy."""
+    return ModelConfig(
+        name="toy",
+        resolution=128,
+        encoder_width=48,
+        encoder_depth=12,
+        encoder_heads=3,
+        hidden_dim=32,
+        decoder_layers=2,
+        self_attention_heads=4,
+        cross_attention_heads=4,
+        num_queries=20,
+        group_detr=3,
+    )
+
+
+@pytest.fixture
+def toy_model(toy_config: ModelConfig, reference_toy: dict) -> RFDETR:
+    """The toy detector with the reference's weights."""
+    model = build_model(toy_config, num_classes=5)
+    model.load_state_dict(from_reference(reference_toy["state_dict"]))
+    return model

@@ -1,0 +1,131 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rfdetr_train.checkpoint.reference_weights import from_reference
+from rfdetr_train.criterion import Criterion
+from rfdetr_train.errors import UserError
+from rfdetr_train.matcher import match
+from rfdetr_train.models.rfdetr import build_model
+
+
+def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    assert actual.shape == expected.shape
+    assert actual.dtype == expected.dtype
+    return ((actual - expected).abs().max() / expected.abs().max()).item()
+
+
+def assert_same_predictions(actual: dict, expected: dict, tolerance: float = 1e-6) -> None:
+    assert relative_error(actual["logits"], expected["pred_logits"]) < tolerance
+    assert relative_error(actual["boxes_cxcywh"], expected["pred_boxes"]) < tolerance
+
+
+@torch.no_grad()
+def test_evaluation_gives_the_outputs_of_the_reference(toy_model, reference_toy):
+    outputs = toy_model.eval()(reference_toy["images"])
+    assert_same_predictions(outputs, reference_toy["eval"])
+    assert_same_predictions(outputs["enc"], reference_toy["eval"]["enc"])
+    assert "aux" not in outputs
+
+
+@torch.no_grad()
+def test_evaluation_at_another_resolution_gives_the_outputs_of_the_reference(toy_model, reference_toy):
+    assert_same_predictions(toy_model.eval()(reference_toy["larger_images"]), reference_toy["larger_eval"])
+
+
+def test_training_gives_the_outputs_of_the_reference(toy_model, reference_toy):
+    outputs = toy_model.train()(reference_toy["images"])
+    assert_same_predictions(outputs, reference_toy["train"])
+    assert_same_predictions(outputs["enc"], reference_toy["train"]["enc"])
+    (aux,) = outputs["aux"]
+    assert_same_predictions(aux, reference_toy["train"]["aux"][0])
+
+
+def test_every_gradient_is_that_of_the_reference(toy_model, reference_toy, reference_targets):
+    outputs = toy_model.train()(reference_toy["images"])
+    losses = Criterion(20, match)(outputs, reference_targets, num_boxes=12)
+    losses["loss"].backward()
+
+    assert losses["loss"].item() == pytest.approx(reference_toy["total_loss"].item(), rel=1e-6)
+    expected = from_reference(reference_toy["grads"])
+    actual = {name: parameter.grad for name, parameter in toy_model.named_parameters()}
+    assert actual.keys() == expected.keys()
+    errors = {name: relative_error(actual[name], expected[name]) for name in expected}
+    assert max(errors.values()) < 1e-5, max(errors, key=errors.__getitem__)
+
+
+@pytest.mark.parametrize("resolution_px", [96, 160])
+def test_training_works_at_other_resolutions_than_the_configured_one(toy_model, resolution_px):
+    outputs = toy_model.train()(torch.randn(1, 3, resolution_px, resolution_px))
+    assert outputs["logits"].shape == (1, 60, 6)
+    outputs["boxes_cxcywh"].sum().backward()
+    assert toy_model.backbone.vit.pos_embed.grad.abs().min() > 0
+
+
+def test_input_that_does_not_divide_by_the_stride_is_refused(toy_model):
+    with pytest.raises(UserError, match=r"130 x 128 pixels: both sides must divide by 32"):
+        toy_model(torch.zeros(1, 3, 130, 128))
+
+
+def test_fewer_tokens_than_queries_are_refused_with_both_numbers(toy_model):
+    with pytest.raises(UserError, match=r"16 tokens are fewer than model.num_queries=20"):
+        toy_model(torch.zeros(1, 3, 64, 64))
+
+
+def test_initial_detections_are_the_anchors_of_the_picked_tokens(toy_config):
+    """Box heads and learned references start at zero; an 8 x 8 grid has its centres at odd sixteenths."""
+    outputs = build_model(toy_config, 5).eval()(torch.randn(2, 3, 128, 128))
+    centres, sizes = outputs["boxes_cxcywh"].split(2, dim=-1)
+    assert torch.equal(sizes, torch.full_like(sizes, 0.05))
+    assert torch.equal(centres * 16 % 2, torch.ones_like(centres))
+    assert torch.equal(outputs["boxes_cxcywh"], outputs["enc"]["boxes_cxcywh"])
+
+
+def test_initial_queries_are_standard_normal_and_group_heads_are_copies(toy_config):
+    torch.manual_seed(0)
+    model = build_model(toy_config, 5)
+    assert model.query_feat.weight.std().item() == pytest.approx(1.0, abs=0.05)
+    assert not model.refpoint_embed.weight.any()
+    for group in model.two_stage.groups:
+        for ours, theirs in ((group.class_embed, model.class_embed), (group.box_embed, model.box_embed)):
+            copies = zip(ours.parameters(), theirs.parameters(), strict=True)
+            assert all(torch.equal(copy, original) and copy is not original for copy, original in copies)
+
+
+def test_the_same_seed_builds_the_same_weights(toy_config):
+    states = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        states.append(build_model(toy_config, 5).state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_bf16_keeps_boxes_in_float32_and_reaches_every_parameter(toy_model, reference_toy, reference_targets):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = toy_model.train()(reference_toy["images"])
+    assert outputs["boxes_cxcywh"].dtype == outputs["enc"]["boxes_cxcywh"].dtype == torch.float32
+
+    losses = Criterion(20, match)(outputs, reference_targets, num_boxes=12)
+    losses["loss"].backward()
+    assert losses["loss"].item() == pytest.approx(reference_toy["total_loss"].item(), rel=0.02)
+    without = [name for name, parameter in toy_model.named_parameters() if parameter.grad is None]
+    assert without == []
+    assert toy_model.two_stage.groups[2].project.weight.grad.abs().max() > 0
+
+
+def test_float64_works_and_agrees_with_float32(toy_model, reference_toy):
+    outputs = toy_model.double().eval()(reference_toy["images"].double())
+    assert outputs["boxes_cxcywh"].dtype == torch.float64
+    torch.testing.assert_close(outputs["logits"].float(), reference_toy["eval"]["pred_logits"], rtol=0, atol=1e-5)
+
+
+def test_evaluation_uses_only_the_first_group(toy_config):
+    torch.manual_seed(3)
+    model = build_model(replace(toy_config, feature_blocks=[1], encoder_depth=2), 2).eval()
+    images = torch.randn(1, 3, 128, 128)
+    before = model(images)["logits"]
+    with torch.no_grad():
+        model.query_feat.weight[20:].add_(1.0)
+        model.two_stage.groups[1].project.weight.add_(1.0)
+    assert torch.equal(model(images)["logits"], before)
