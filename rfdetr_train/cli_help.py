@@ -89,6 +89,6 @@ def _dotted(schema: type, prefix: str) -> set[str]:
     keys = set()
     for name, kind in get_type_hints(schema).items():
         keys.add(f"{prefix}{name}")
-        if dataclasses.is_dataclass(kind):
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             keys |= _dotted(kind, f"{prefix}{name}.")
     return keys

@@ -32,9 +32,9 @@ def _refuse_unknown_keys(node: DictConfig, prefix: str = "") -> None:
     known = [f.name for f in dataclasses.fields(schema)]
     for key, child in node.items():
         if key not in known:
-            raise UserError(f"{prefix}{key}: no such key; {did_you_mean(str(key), known) or 'remove it'}")
+            raise UserError(f"{prefix}{key!s}: no such key; {did_you_mean(str(key), known) or 'remove it'}")
         if isinstance(child, DictConfig):
-            _refuse_unknown_keys(child, f"{prefix}{key}.")
+            _refuse_unknown_keys(child, f"{prefix}{key!s}.")
 
 
 def make_paths_absolute(composed: DictConfig) -> None:
@@ -49,8 +49,8 @@ def save_config(composed: DictConfig, choices: Mapping[str, str | None], run_dir
     """Write `run_dir/config.yaml`: resolved values under the same choices, so that running the file repeats the run."""
     values = OmegaConf.to_container(composed, resolve=True)
     assert isinstance(values, dict)
-    groups = [group for group in composed if choices.get(str(group))]
-    defaults = [command, *({f"override /{group}": choices[str(group)]} for group in groups), "_self_"]
+    groups = [str(group) for group in composed if choices.get(str(group))]
+    defaults = [command, *({f"override /{group}": choices[group]} for group in groups), "_self_"]
     header = f"# python -m rfdetr_train {'' if command == 'train' else command + ' '}{run_dir / 'config.yaml'}\n"
     run_dir.mkdir(parents=True, exist_ok=True)
     text = OmegaConf.to_yaml(OmegaConf.create({"defaults": defaults, **values}))

@@ -23,10 +23,14 @@ def command_line(*arguments: str, cwd: Path, **environment: str) -> subprocess.C
     )
 
 
+def python(code: str, cwd: Path) -> str:
+    return subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, check=True).stdout
+
+
 def test_help_lists_commands_and_choices_without_importing_anything_heavy(tmp_path: Path) -> None:
     code = "import sys; sys.argv=['x','--help']\nfrom rfdetr_train.cli import run\nassert run(['--help']) == 0\n"
     code += "assert not {'torch', 'hydra', 'numpy'} & set(sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    shown = python(code, tmp_path)
     assert "evaluate" in shown
     assert "nano" in shown
     assert "adamw" in shown
@@ -35,7 +39,7 @@ def test_help_lists_commands_and_choices_without_importing_anything_heavy(tmp_pa
 def test_printing_the_config_takes_under_a_second_and_no_torch(tmp_path: Path) -> None:
     code = "import sys\nfrom rfdetr_train.cli import run\nrun(['--cfg', 'job'])\nassert 'torch' not in sys.modules"
     started = time.monotonic()
-    shown = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    shown = python(code, tmp_path)
     assert "resolution: 384" in shown
     assert time.monotonic() - started < 5  # 0.4 s on an idle machine; the bound leaves room for a busy one
 

@@ -4,7 +4,7 @@ import logging
 import random
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -85,7 +85,7 @@ def resolve(reference: str | Path, prefer: tuple[str, ...]) -> Path:
 def random_state() -> dict[str, Any]:
     """The state of every random generator, as plain values and tensors."""
     version, words, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    kind, keys, position, has_gauss, cached = cast(tuple, np.random.get_state(legacy=True))
     return {
         "python": [version, list(words), gauss],
         "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(cached)],

@@ -16,8 +16,8 @@ from rfdetr_train.errors import UserError
 log = logging.getLogger(__name__)
 
 RANDOM_WARNING = (
-    "TRAINING STARTS FROM RANDOM WEIGHTS: %s. RF-DETR is meant to be fine-tuned; from random weights a real data set wants "
-    "hundreds of epochs and many pictures, and the AP of a short run says little."
+    "TRAINING STARTS FROM RANDOM WEIGHTS: %s. RF-DETR is meant to be fine-tuned; from random weights a real data set "
+    "wants hundreds of epochs and many pictures, and the AP of a short run says little."
 )
 
 

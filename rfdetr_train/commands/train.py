@@ -91,7 +91,7 @@ def build_trainer(
     average = build_average(config.ema, model)
     state = LoopState()
     states = RunStates(model, average, optimization, precision, state, dataset, asdict(config))
-    if saved is not None:
+    if parent is not None and saved is not None:
         states.restore(saved, str(parent))
         continue_metrics(parent, run_dir, state)
 

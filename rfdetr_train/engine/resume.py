@@ -6,7 +6,7 @@ from typing import Any
 
 from rfdetr_train.checkpoint.files import random_state, restore_random_state
 from rfdetr_train.checkpoint.fit import QueryLayout, load_fitting
-from rfdetr_train.checkpoint.regroup import restore
+from rfdetr_train.checkpoint.regroup import restore_optimization
 from rfdetr_train.checkpoint.versions import versions
 from rfdetr_train.data.sample import Dataset
 from rfdetr_train.engine.averaging import NoAverage
@@ -60,8 +60,9 @@ class RunStates:
         self.optimization.freezer.enter_epoch(epochs_begun - 1)
         layout = query_layout(saved["model_config"])
         load_fitting(self.model, saved["model"], layout, query_layout(asdict(self.model.config)), source)
-        scheduler = self.optimization.scheduler
-        restore(self.optimization.optimizer, lambda: scheduler, saved["optimizer"], saved["scheduler"])
+        restore_optimization(
+            self.optimization.optimizer, self.optimization.scheduler, saved["optimizer"], saved["scheduler"]
+        )
         self.average.load_state_dict(saved["ema"])
         self.precision.scaler.load_state_dict(saved["scaler"])
         restore_random_state(saved["random"])

@@ -62,7 +62,7 @@ class Saver:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Make `target` the same file as `source` without writing its bytes again; a later `source` replaces only itself."""
+    """Make `target` the same file as `source` without writing its bytes again; a later `source` leaves it alone."""
     temporary = target.with_name(f".{target.name}.tmp")
     temporary.unlink(missing_ok=True)
     try:

@@ -1,5 +1,6 @@
 """One optimizer step: forward and backward over the micro-batches of its accumulation window, clip, update."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -52,6 +53,7 @@ class TrainStep:
         if self.wants_closure:
             return self._step_with_closure(window)
         result = self._backward(window)
+        self._refuse_non_finite(result, window)
         self.precision.scaler.step(self.optimizer)
         self.precision.scaler.update()
         return result
@@ -61,6 +63,7 @@ class TrainStep:
 
         def closure() -> float:
             results.append(self._backward(window))
+            self._refuse_non_finite(results[0], window)  # later ones are trials, which a line search may reject
             return results[-1].losses["loss"]
 
         self.optimizer.step(closure)
@@ -77,7 +80,7 @@ class TrainStep:
                 sums[name] = sums[name] + value if name in sums else value
         self.precision.scaler.unscale_(self.optimizer)
         grad_norm = self._clip()
-        return self._read(sums, grad_norm, window)
+        return self._read(sums, grad_norm, num_images=sum(len(batch.images) for batch in window))
 
     def _normaliser(self, window: Sequence[Batch]) -> float:
         """Number of targets of the whole window times the groups, at least 1."""
@@ -96,14 +99,18 @@ class TrainStep:
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         return nn.utils.clip_grad_norm_(parameters, self.clip_norm if self.clip_norm > 0 else float("inf"))
 
-    def _read(self, sums: dict[str, Tensor], grad_norm: Tensor, window: Sequence[Batch]) -> StepResult:
-        """One copy from the device for all numbers of the step, refused before the update if they are not finite."""
+    def _read(self, sums: dict[str, Tensor], grad_norm: Tensor, num_images: int) -> StepResult:
+        """One copy from the device for all numbers of the step."""
         names = list(sums)
         *values, norm = torch.stack([*(sums[name].float() for name in names), grad_norm.float()]).tolist()
-        losses = dict(zip(names, values, strict=True))
-        image_ids = [target["image_id"] for batch in window for target in batch.targets]
-        fp16 = self.precision.scaler.is_enabled()  # there an infinite gradient only lowers the loss scale
-        for name, value in [("loss", losses["loss"]), *([] if fp16 else [("gradient norm", norm)])]:
-            if value != value or value in (float("inf"), float("-inf")):
+        return StepResult(dict(zip(names, values, strict=True)), norm, num_images)
+
+    def _refuse_non_finite(self, result: StepResult, window: Sequence[Batch]) -> None:
+        """Before the update, so that the weights stay good."""
+        numbers = {"loss": result.losses["loss"], "gradient norm": result.grad_norm}
+        if self.precision.scaler.is_enabled():
+            del numbers["gradient norm"]  # in fp16 an infinite gradient only lowers the loss scale
+        for name, value in numbers.items():
+            if not math.isfinite(value):
+                image_ids = [target["image_id"] for batch in window for target in batch.targets]
                 raise NonFiniteStep(f"{name} is {value} on the images with ids {image_ids}")
-        return StepResult(losses, norm, len(image_ids))

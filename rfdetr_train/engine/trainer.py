@@ -59,6 +59,13 @@ class Trainer:
     def fit(self) -> None:
         """Train until the epochs, `max_steps` or early stopping end it; `Interrupted` after a signal, once saved."""
         started = time.monotonic() - self.state.seconds
+        if self.finished:
+            log.warning(
+                "nothing left to train: the run stands at epoch %d of %d, step %d; raise trainer.epochs or max_steps",
+                self.state.epoch,
+                self.config.epochs,
+                self.state.step,
+            )
         while not self.finished:
             if not self.state.evaluation_pending:
                 self._train_epoch()

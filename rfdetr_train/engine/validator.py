@@ -76,6 +76,6 @@ class Validator:
         with self.precision.autocast():
             outputs = model(normalise(batch.images))
         sizes_px = torch.tensor([target["size_px"] for target in batch.targets], device=batch.images.device)
-        found = detections(outputs, sizes_px, self.num_detections)
+        found = detections(outputs, sizes_px, self.num_detections, num_labels=len(self.label_map.names))
         on_cpu = [{name: value.cpu() for name, value in one.items()} for one in found]
         return dict(zip((target["image_id"] for target in batch.targets), on_cpu, strict=True))

@@ -1,0 +1,135 @@
+"""A whole run: what it leaves, that it repeats, and that it goes on from any step to the bit."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rfdetr_train.checkpoint import files
+from rfdetr_train.cli import compose_config
+from rfdetr_train.commands.train import train
+from rfdetr_train.errors import UserError
+from rfdetr_train.loggers.files import read_metrics
+
+Run = Callable[..., Path]
+
+
+def rows_without_speed(run_dir: Path) -> list[dict]:
+    return [{k: v for k, v in row.items() if k != "images_per_s"} for row in read_metrics(run_dir / "metrics.jsonl")]
+
+
+def equal_to_the_bit(a: Any, b: Any) -> bool:
+    if torch.is_tensor(a):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal_to_the_bit(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(equal_to_the_bit, a, b))
+    return a == b or (a != a and b != b)
+
+
+def states(path: Path) -> dict[str, Any]:
+    """What must be equal to the bit; not the config (it says `resume`) nor the seconds."""
+    content = files.load(path)
+    content["loop"].pop("seconds")
+    return {key: content[key] for key in ("model", "ema", "optimizer", "scheduler", "scaler", "loop", "random")}
+
+
+def test_a_run_leaves_what_the_contract_says(run: Run) -> None:
+    run_dir = run("a", "trainer.epochs=2")
+    rows = read_metrics(run_dir / "metrics.jsonl")
+    train_rows = [row for row in rows if row["split"] == "train"]
+    assert [row["step"] for row in train_rows] == [1, 2, 3, 4, 5, 6]
+    for key in ("epoch", "loss", "loss_class", "loss_box", "loss_giou", "lr", "grad_norm", "images_per_s", "scale_px"):
+        assert all(key in row for row in train_rows)
+    valid_rows = [row for row in rows if row["split"] == "valid"]
+    assert [(row["step"], row["weights"]) for row in valid_rows] == [(3, "ema"), (3, "raw"), (6, "ema"), (6, "raw")]
+    for key in ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100"):
+        assert all(key in row for row in valid_rows)
+
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert summary["status"] == "completed"
+    assert (summary["epochs"], summary["steps"], summary["seed"]) == (2, 6, 0)
+    assert (summary["data"]["train"], summary["data"]["valid"], summary["data"]["test"]) == (10, 4, None)
+    assert summary["data"]["classes"] == ["circle", "square", "triangle"]
+    assert summary["model"]["optimizer_groups"] == len(train_rows[0]["lr"])
+    assert summary["best"]["weights"] in ("raw", "ema")
+    assert summary["weights"] == "random"
+    assert summary["parent"] is None
+    assert {p.name for p in (run_dir / "checkpoints").iterdir()} == {"last.pt", "best.pt"}
+    assert {p.name for p in (run_dir / "plots").iterdir()} >= {"losses.png", "learning_rates.png", "valid_samples.png"}
+
+    checkpoint = torch.load(run_dir / "checkpoints/last.pt", weights_only=True)
+    for key in ("format", "model", "ema", "optimizer", "scheduler", "scaler", "loop", "random", "model_config",
+                "label_map", "config", "metrics", "versions"):  # fmt: skip
+        assert key in checkpoint
+    assert all("param_names" in group for group in checkpoint["optimizer"]["param_groups"])
+    assert checkpoint["label_map"][0]["name"] == "circle"
+
+
+def test_same_seed_same_bits_and_another_seed_another_run(run: Run) -> None:
+    first, second, other = run("a"), run("b", "data.num_workers=1"), run("c", "seed=1")
+    assert rows_without_speed(first) == rows_without_speed(second)
+    assert rows_without_speed(first) != rows_without_speed(other)
+    assert equal_to_the_bit(states(first / "checkpoints/last.pt"), states(second / "checkpoints/last.pt"))
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
+def test_a_run_goes_on_from_any_step_to_the_bit(run: Run, step: int) -> None:
+    """Six steps in two epochs: step 3 is an epoch's end, the others lie in its middle."""
+    options = ["checkpoint.every_steps=1", "checkpoint.keep=10", "scheduler=cosine", "warmup=linear", "warmup.steps=2"]
+    whole = run("whole", *options)
+    resumed = run("resumed", *options, f"resume={whole / f'checkpoints/step-{step:06d}.pt'}")
+    assert equal_to_the_bit(states(whole / "checkpoints/last.pt"), states(resumed / "checkpoints/last.pt"))
+    assert rows_without_speed(whole) == rows_without_speed(resumed)
+    summary = json.loads((resumed / "summary.json").read_text())
+    assert summary["parent"].endswith(f"step-{step:06d}.pt")
+
+
+def test_auto_finds_the_newest_run_of_the_same_config(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    anew = run("first", "resume=auto", "trainer.max_steps=2")
+    run("other", "trainer.max_steps=2", "optimizer.lr=2e-3")
+    resumed = run("second", "resume=auto", "trainer.max_steps=2")
+    assert json.loads((anew / "summary.json").read_text())["parent"] is None
+    assert json.loads((resumed / "summary.json").read_text())["parent"] == str(anew / "checkpoints/last.pt")
+    assert "nothing left to train" in caplog.text
+
+
+def test_weights_of_another_run_are_a_new_start(run: Run) -> None:
+    first = run("first", "trainer.max_steps=2")
+    second = run("second", f"weights={first}", "trainer.max_steps=1", "optimizer.lr=0", "optimizer.encoder_lr=0")
+    best = files.load(first / "checkpoints/best.pt")
+    assert equal_to_the_bit(best["ema"]["model"], files.load(second / "checkpoints/last.pt")["model"])
+    assert json.loads((second / "summary.json").read_text())["steps"] == 1
+
+
+def test_parts_freeze_and_join(run: Run) -> None:
+    frozen = run("frozen", "freeze.encoder.always=true", "trainer.max_steps=2")
+    joined = run("joined", "freeze.encoder.until_epoch=1", "checkpoint.every_steps=1", "checkpoint.keep=10")
+    groups = [files.load(joined / f"checkpoints/step-{s:06d}.pt")["optimizer"]["param_groups"] for s in (3, 4)]
+    encoder = [any("backbone" in name for g in stage for name in g["param_names"]) for stage in groups]
+    assert encoder == [False, True]
+    summary = json.loads((frozen / "summary.json").read_text())["model"]
+    all_tensors = json.loads((joined / "summary.json").read_text())["model"]["trainable_tensors"]
+    assert summary["trainable_tensors"] < all_tensors
+    resumed = run("resumed", "freeze.encoder.until_epoch=1", f"resume={joined / 'checkpoints/step-000005.pt'}")
+    assert equal_to_the_bit(states(joined / "checkpoints/last.pt"), states(resumed / "checkpoints/last.pt"))
+    at_the_border = run("border", "freeze.encoder.until_epoch=1", f"resume={joined / 'checkpoints/step-000003.pt'}")
+    assert equal_to_the_bit(states(joined / "checkpoints/last.pt"), states(at_the_border / "checkpoints/last.pt"))
+
+
+def test_early_stopping_ends_the_run_and_says_so(run: Run) -> None:
+    no_progress = ["optimizer.lr=0", "optimizer.encoder_lr=0"]
+    run_dir = run("a", "trainer.epochs=9", "trainer.early_stopping.patience=2", *no_progress)
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["status"], summary["epochs"]) == ("completed", 3)
+
+
+def test_a_missing_data_root_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    config = compose_config("train", ["data=coco", f"data.root={tmp_path / 'nowhere'}"])
+    with pytest.raises(UserError, match="nowhere"):
+        train(config, tmp_path)
+    assert list(tmp_path.iterdir()) == []
