@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +64,8 @@ def fetch(variant: str, folder: Path, on_bytes: Callable[[int, int | None], None
         folder.mkdir(parents=True, exist_ok=True)
         _download(published, path, on_bytes)
     except (OSError, ValueError) as error:  # urllib's errors are OSErrors
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it is the answer itself, with its socket
         raise Unavailable(f"{published.address} cannot be fetched: {error}{by_hand}") from error
     return path
 

@@ -1,0 +1,82 @@
+"""Weights of one model in another: what is taken, cut, resized, left."""
+
+import logging
+
+import pytest
+import torch
+from torch import Tensor
+
+from rfdetr_train.checkpoint.fit import QueryLayout, load_fitting
+from rfdetr_train.config import ModelConfig
+from rfdetr_train.errors import UserError
+from rfdetr_train.models.rfdetr import RFDETR, build_model
+
+
+def model_of(classes: int = 3, **changes: object) -> RFDETR:
+    sizes = dict(
+        name="small", resolution=64, encoder_width=24, encoder_depth=2, encoder_heads=2, patch_size=8, num_windows=2,
+        feature_blocks=[1, 2], hidden_dim=32, decoder_layers=2, self_attention_heads=2, cross_attention_heads=2,
+        ffn_dim=32, num_queries=10, group_detr=3,
+    )  # fmt: skip
+    return build_model(ModelConfig(**{**sizes, **changes}), classes)
+
+
+def layout_of(model: RFDETR) -> QueryLayout:
+    return QueryLayout(model.config.num_queries, model.config.group_detr)
+
+
+def fit(target: RFDETR, source: RFDETR):
+    return load_fitting(target, dict(source.state_dict()), layout_of(source), layout_of(target), "file.pt")
+
+
+def test_the_same_model_is_taken_whole() -> None:
+    source, target = model_of(), model_of()
+    report = fit(target, source)
+    assert not (report.resized or report.fresh or report.unused)
+    for name, value in source.state_dict().items():
+        assert torch.equal(target.state_dict()[name], value)
+
+
+def test_another_number_of_classes_starts_the_class_heads_afresh_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    source, target = model_of(3), model_of(5)
+    before = target.class_embed.bias.clone()
+    with caplog.at_level(logging.WARNING):
+        report = fit(target, source)
+    assert all("class_embed" in name for name in report.fresh)
+    assert len(report.fresh) == 2 * (1 + 3)  # the head and its copy in each group, weight and bias
+    assert torch.equal(target.class_embed.bias, before)
+    assert "class_embed" in caplog.text
+
+
+def test_each_group_keeps_its_own_first_queries() -> None:
+    """Group g occupies rows g * Q to (g + 1) * Q - 1 of the table."""
+    source, target = model_of(num_queries=10, group_detr=3), model_of(num_queries=4, group_detr=2)
+    rows = torch.arange(30.0)[:, None].expand(30, 32)
+    source.query_feat.weight.data = rows.clone()
+    fit(target, source)
+    assert target.query_feat.weight[:, 0].tolist() == [0, 1, 2, 3, 10, 11, 12, 13]
+
+
+def test_equal_size_does_not_mean_equal_layout() -> None:
+    source, target = model_of(num_queries=10, group_detr=3), model_of(num_queries=15, group_detr=2)
+    report = fit(target, source)
+    assert "query_feat.weight" in report.fresh  # 15 queries a group cannot be made of 10
+
+
+def test_positions_are_resized_to_another_resolution() -> None:
+    """A table that is linear in the column stays so inside the grid, and the class token's entry is kept."""
+    source, target = model_of(resolution=64), model_of(resolution=128)
+    table: Tensor = source.backbone.vit.pos_embed.data  # type: ignore[assignment]
+    table[:, 1:] = torch.arange(8.0).repeat(8)[None, :, None]
+    report = fit(target, source)
+    assert report.resized == ["backbone.vit.pos_embed"]
+    resized = target.backbone.vit.pos_embed[0].detach()
+    assert torch.equal(resized[0], table[0, 0])
+    inner = resized[1:].reshape(16, 16, -1)[8, 4:12, 0]
+    expected = (torch.arange(4.0, 12.0) + 0.5) / 2 - 0.5  # pixel centres of a grid twice as fine
+    assert (inner - expected).abs().max() < 0.02
+
+
+def test_another_model_is_refused() -> None:
+    with pytest.raises(UserError, match=r"file.pt: only \d+% of the model's numbers fit"):
+        fit(model_of(), model_of(hidden_dim=64, encoder_width=48))
