@@ -1,0 +1,100 @@
+"""The check of all pictures before training: what is missing or broken is found now, not in the third epoch."""
+
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+from rfdetr_train.data.image_file import check_image
+from rfdetr_train.data.sample import Dataset, Split
+from rfdetr_train.errors import UserError
+
+log = logging.getLogger(__name__)
+
+_LISTED = 20  # pictures that a message spells out
+_THREADS = min(16, 4 * (os.cpu_count() or 1))  # the work is mostly waiting for files
+
+Progress = Callable[[int, int], None]
+"""Called with (pictures checked so far, pictures in all)."""
+
+
+class _Finding(NamedTuple):
+    picture: int
+    message: str
+
+
+def check_images(dataset: Dataset, on_error: str, progress: Progress | None = None) -> Dataset:
+    """Check every picture of a data set: present, a picture, complete, of the annotated size.
+
+    Unreadable ones are refused all at once (on_error="error") or left out with a warning ("skip"). Another size than
+    annotated is a warning: the boxes are scaled to the picture, which is right unless it was turned or cropped.
+
+    Raises: UserError with the list of unreadable pictures, or if skipping leaves a split without pictures.
+    """
+    done, total = 0, sum(len(split) for split in dataset.splits.values())
+    splits = {}
+    for name, split in dataset.splits.items():
+        broken, resized = _examine(split, partial(_report, progress, done, total))
+        _warn_of_sizes(split, resized)
+        splits[name] = _without_broken(split, broken, on_error)
+        done += len(split)
+    return dataset._replace(splits=splits)
+
+
+def _report(progress: Progress | None, before: int, total: int, checked: int) -> None:
+    if progress is not None:
+        progress(before + checked, total)
+
+
+def _examine(split: Split, report: Callable[[int], None]) -> tuple[list[_Finding], list[_Finding]]:
+    """The unreadable pictures and those of another size than annotated."""
+    broken, resized = [], []
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for index, result in enumerate(pool.map(_size_or_error, map(split.path, range(len(split))))):
+            height, width = (int(side) for side in split.sizes_px[index])
+            if isinstance(result, UserError):
+                broken.append(_Finding(index, str(result)))
+            elif result != (height, width):
+                sizes = f"annotated as {width}x{height}, but the picture is {result[1]}x{result[0]}"
+                resized.append(_Finding(index, f"{split.path(index)}: {sizes}"))
+            report(index + 1)
+    return broken, resized
+
+
+def _size_or_error(path: os.PathLike) -> tuple[int, int] | UserError:
+    try:
+        return check_image(path)
+    except UserError as error:
+        return error
+
+
+def _warn_of_sizes(split: Split, resized: list[_Finding]) -> None:
+    if resized:
+        log.warning(
+            "%s: %d pictures, upright by EXIF, are not of the annotated size; their boxes are scaled to them:\n%s",
+            split.name,
+            len(resized),
+            _listed(resized),
+        )
+
+
+def _without_broken(split: Split, broken: list[_Finding], on_error: str) -> Split:
+    if not broken:
+        return split
+    account = f"{split.name}: {len(broken)} of {len(split)} pictures cannot be read"
+    if on_error == "error":
+        remedy = "mend or remove them, or leave them out with data.on_error=skip"
+        raise UserError(f"{account}; {remedy}:\n{_listed(broken)}")
+    if len(broken) == len(split):
+        raise UserError(f"{account}, so that none is left:\n{_listed(broken)}")
+    log.warning("%s and are left out (data.on_error=skip):\n%s", account, _listed(broken))
+    return split.without([finding.picture for finding in broken], "unreadable_pictures")
+
+
+def _listed(findings: list[_Finding]) -> str:
+    lines = [f"  {finding.message}" for finding in findings[:_LISTED]]
+    if len(findings) > _LISTED:
+        lines.append(f"  and {len(findings) - _LISTED} more")
+    return "\n".join(lines)

@@ -1,0 +1,217 @@
+"""Batches from worker processes, the same to the bit for any number of workers.
+
+A worker gets a `_Request` (which pictures, what side, which epoch) and needs nothing else to answer it.
+"""
+
+import multiprocessing
+import multiprocessing.context
+import os
+import signal
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from itertools import count, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from rfdetr_train.config import AugmentationConfig
+from rfdetr_train.data.image_file import read_image
+from rfdetr_train.data.plan import count_steps, plan_epoch, sample_rng, scale_of_step
+from rfdetr_train.data.sample import Batch, ImageRecord, Split
+from rfdetr_train.data.transforms import View, evaluation_view, training_view
+from rfdetr_train.errors import UserError
+
+
+class _Request(NamedTuple):
+    """One micro-batch, as a worker gets it."""
+
+    indices: list[int]
+    side_px: int
+    epoch: int | None
+    """None: evaluation, nothing random."""
+
+
+class _Packed(NamedTuple):
+    """One micro-batch, as a worker sends it: a single tensor in shared memory, the small things as plain bytes.
+
+    A tensor per target would cost a file descriptor each, and large batches run out of them.
+    """
+
+    images: torch.Tensor
+    boxes_cxcywh: np.ndarray  # float32 (n of all pictures, 4)
+    labels: np.ndarray  # int64 (n of all pictures,)
+    counts: list[int]
+    image_ids: list[int]
+    sizes_px: list[tuple[int, int]]
+
+
+class _Reader(TorchDataset):
+    """Answers requests, in a worker or in the main process."""
+
+    def __init__(self, split: Split, augmentation: AugmentationConfig | None = None, seed: int = 0) -> None:
+        self._split, self._augmentation, self._seed = split, augmentation, seed
+
+    def __getitem__(self, request: _Request) -> _Packed | str:
+        """The micro-batch, or the message of a UserError: one raised in a worker would arrive inside a traceback."""
+        try:
+            return self._pack(request)
+        except UserError as error:
+            return str(error)
+
+    def _pack(self, request: _Request) -> _Packed:
+        records = [self._split.record(index) for index in request.indices]
+        views = [self._view(*pair, request) for pair in zip(request.indices, records, strict=True)]
+        return _Packed(
+            images=torch.stack([view.image for view in views]),
+            boxes_cxcywh=torch.cat([view.boxes_cxcywh for view in views]).numpy(),
+            labels=torch.cat([view.labels for view in views]).numpy(),
+            counts=[len(view.labels) for view in views],
+            image_ids=[record.image_id for record in records],
+            sizes_px=[record.size_px for record in records],
+        )
+
+    def _view(self, index: int, record: ImageRecord, request: _Request) -> View:
+        source = (read_image(record.path), record.boxes_xyxy, record.labels, record.size_px)
+        if self._augmentation is None or request.epoch is None:
+            return evaluation_view(*source, request.side_px)
+        rng = sample_rng(self._seed, request.epoch, index)
+        return training_view(*source, request.side_px, self._augmentation, rng)
+
+
+class _Pipeline:
+    """A torch DataLoader over requests; its workers live until `close`."""
+
+    def __init__(self, reader: _Reader, num_workers: int, pin_memory: bool) -> None:
+        self._requests: list[_Request] = []  # what the next iteration asks for
+        self._loader: DataLoader | None = DataLoader(
+            reader,
+            batch_size=None,
+            sampler=self._requests,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+            multiprocessing_context=_worker_context() if num_workers else None,
+            worker_init_fn=_follow_the_parent,
+            collate_fn=_unchanged,
+            pin_memory=pin_memory,
+            generator=torch.Generator(),  # else each iteration draws from the global one
+        )
+
+    def batches(self, requests: Sequence[_Request]) -> Generator[Batch, None, None]:
+        """The answers in order. Raises: UserError that names a picture which cannot be read."""
+        assert self._loader is not None, "the loader is closed"
+        self._requests[:] = requests
+        for packed in self._loader:
+            if isinstance(packed, str):
+                raise UserError(packed)
+            yield _unpack(packed)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._loader = None  # the last reference: torch ends them when the loader goes
+
+
+class TrainLoader:
+    """Random views of a train split, one list of micro-batches per optimizer step."""
+
+    def __init__(
+        self,
+        split: Split,
+        augmentation: AugmentationConfig,
+        scales: Sequence[int],
+        *,
+        batch_size: int,
+        accumulation_steps: int,
+        seed: int,
+        num_workers: int,
+        pin_memory: bool = False,
+    ) -> None:
+        """`scales`: the sides in pixels that a step's is drawn from; one side for a fixed resolution."""
+        self._plan_arguments = (len(split), batch_size, accumulation_steps, seed)
+        self._scales, self._seed = list(scales), seed
+        self._pipeline = _Pipeline(_Reader(split, augmentation, seed), num_workers, pin_memory)
+        self.steps_per_epoch = count_steps(len(split), batch_size, accumulation_steps)
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Generator[list[Batch], None, None]:
+        """The steps of `epoch` (from 0), beginning at its step `start_step` (from 0): the micro-batches of each.
+
+        Raises: UserError for an empty split, and for a picture that cannot be read, with its path.
+        """
+        steps = self._requests(epoch)[start_step:]
+        batches = self._pipeline.batches([request for step in steps for request in step])
+        with closing(batches):
+            for step in steps:
+                yield list(islice(batches, len(step)))
+
+    def _requests(self, epoch: int) -> list[list[_Request]]:
+        first_step = epoch * self.steps_per_epoch
+        sides = (scale_of_step(self._seed, step, self._scales) for step in count(first_step))
+        plan = plan_epoch(*self._plan_arguments, epoch)
+        return [[_Request(indices, side, epoch) for indices in step] for step, side in zip(plan, sides, strict=False)]
+
+    def close(self) -> None:
+        """End the workers."""
+        self._pipeline.close()
+
+    def __enter__(self) -> "TrainLoader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def evaluation_batches(
+    split: Split, resolution_px: int, *, batch_size: int, num_workers: int, pin_memory: bool = False
+) -> Generator[Batch, None, None]:
+    """All pictures of a split in order, resized to resolution_px; the workers end with the iteration.
+
+    Raises: UserError that names a picture which cannot be read.
+    """
+    starts = range(0, len(split), batch_size)
+    indices = [list(range(start, min(start + batch_size, len(split)))) for start in starts]
+    pipeline = _Pipeline(_Reader(split), num_workers, pin_memory)
+    with closing(pipeline), closing(pipeline.batches([_Request(i, resolution_px, None) for i in indices])) as batches:
+        yield from batches
+
+
+def _worker_context() -> multiprocessing.context.BaseContext:
+    """How workers start: from a clean server process that has torch imported already.
+
+    A fork of the main process would copy its threads' locks and its CUDA state; a spawn imports torch in each worker.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torchvision.transforms.v2", __name__])
+    return context
+
+
+def _follow_the_parent(_worker: int) -> None:
+    """Let a worker live exactly as long as the process that reads from it."""
+    # Ctrl-C reaches the whole process group, but the parent finishes its step first and needs its workers for that.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # torch's own watch is on the fork server, which lives on with its workers when the parent is killed.
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _unchanged(packed: Any) -> Any:
+    """In place of torch's collation, which would make tensors of the arrays."""
+    return packed
+
+
+def _unpack(packed: _Packed) -> Batch:
+    boxes = torch.from_numpy(packed.boxes_cxcywh).split(packed.counts)
+    labels = torch.from_numpy(packed.labels).split(packed.counts)
+    rows = zip(boxes, labels, packed.image_ids, packed.sizes_px, strict=True)
+    targets = [{"boxes_cxcywh": b, "labels": n, "image_id": i, "size_px": s} for b, n, i, s in rows]
+    return Batch(packed.images, targets)

@@ -1,0 +1,174 @@
+"""What the data floor hands around: a picture's record, a whole split in flat arrays, a batch.
+
+Letters: N pictures and M boxes of a split, n boxes of a picture, B pictures of a batch, R side of the square input.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from rfdetr_train.labels import LabelMap
+
+
+class ImageRecord(NamedTuple):
+    """One picture and its training targets (crowd regions left out)."""
+
+    path: Path
+    image_id: int
+    size_px: tuple[int, int]
+    """(height, width) as annotated; the boxes are in these pixels."""
+    boxes_xyxy: np.ndarray
+    """float32 (n, 4), inside the picture."""
+    labels: np.ndarray
+    """int64 (n,)."""
+
+
+class Batch(NamedTuple):
+    """A micro-batch, not yet normalised: bytes travel between processes and to the device four times as fast."""
+
+    images: torch.Tensor
+    """uint8 (B, 3, R, R), RGB."""
+    targets: list[dict[str, Any]]
+    """B dicts: boxes_cxcywh float32 (n, 4) in 0..1, labels int64 (n,), image_id int, size_px (height, width) ints as
+    annotated."""
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch with its tensors on `device`."""
+        targets = [
+            {k: v.to(device, non_blocking=True) if torch.is_tensor(v) else v for k, v in target.items()}
+            for target in self.targets
+        ]
+        return Batch(self.images.to(device, non_blocking=True), targets)
+
+
+class FlatStrings:
+    """N strings in two arrays, so that a worker process gets two buffers instead of N Python objects."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        encoded = [string.encode("utf-8", "surrogatepass") for string in strings]
+        self._text = b"".join(encoded)
+        self._ends = np.cumsum([len(part) for part in encoded], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: int) -> str:
+        start = int(self._ends[index - 1]) if index else 0
+        return self._text[start : int(self._ends[index])].decode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True)
+class Split:
+    """All pictures and boxes of one split. Boxes of picture i: rows offsets[i] to offsets[i + 1]."""
+
+    name: str
+    source: Path
+    """The annotation file."""
+    folder: Path
+    """Folder that the file names start from."""
+    label_map: LabelMap
+    file_names: FlatStrings
+    image_ids: np.ndarray
+    """int64 (N,), the data set's own."""
+    sizes_px: np.ndarray
+    """int64 (N, 2), (height, width) as annotated."""
+    boxes_xywh: np.ndarray
+    """float64 (M, 4), inside the picture and not empty; exactly the annotated numbers where nothing was clipped."""
+    labels: np.ndarray
+    """int64 (M,)."""
+    areas: np.ndarray
+    """float64 (M,), square pixels, as annotated where given: COCO's size classes go by it."""
+    crowd: np.ndarray
+    """bool (M,): a region of many objects; counts in evaluation, is no training target."""
+    offsets: np.ndarray
+    """int64 (N + 1,)."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """What was left out, by reason."""
+
+    def __len__(self) -> int:
+        return len(self.image_ids)
+
+    def path(self, index: int) -> Path:
+        """Where picture `index` lies."""
+        return self.folder / self.file_names[index]
+
+    def record(self, index: int) -> ImageRecord:
+        """Picture `index` (0..N-1) with its training targets."""
+        rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
+        targets = ~self.crowd[rows]
+        boxes = self.boxes_xywh[rows][targets]
+        boxes_xyxy = np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1).astype(np.float32)
+        height, width = (int(side) for side in self.sizes_px[index])
+        image_id = int(self.image_ids[index])
+        return ImageRecord(self.path(index), image_id, (height, width), boxes_xyxy, self.labels[rows][targets])
+
+    def without(self, indices: Sequence[int], reason: str) -> "Split":
+        """The split without these pictures and their boxes; `dropped[reason]` counts them."""
+        keep = np.ones(len(self), dtype=bool)
+        keep[list(indices)] = False
+        counts = np.diff(self.offsets)
+        rows = np.repeat(keep, counts)
+        return replace(
+            self,
+            file_names=FlatStrings([self.file_names[int(i)] for i in np.flatnonzero(keep)]),
+            image_ids=self.image_ids[keep],
+            sizes_px=self.sizes_px[keep],
+            boxes_xywh=self.boxes_xywh[rows],
+            labels=self.labels[rows],
+            areas=self.areas[rows],
+            crowd=self.crowd[rows],
+            offsets=np.concatenate([[0], np.cumsum(counts[keep])]).astype(np.int64),
+            dropped={**self.dropped, reason: self.dropped.get(reason, 0) + len(set(indices))},
+        )
+
+    def to_coco(self) -> dict[str, list[dict[str, Any]]]:
+        """The split as clean COCO ground truth.
+
+        Annotations are numbered from 1 and always have area and iscrowd, since pycocotools is silently wrong with an
+        id of 0 and fails without the others. Category and image ids are the data set's own.
+        """
+        label_map = self.label_map
+        categories = [
+            {"id": category_id, "name": name}
+            for category_id, name in zip(label_map.category_ids, label_map.names, strict=True)
+        ]
+        return {"images": self._coco_images(), "annotations": self._coco_annotations(), "categories": categories}
+
+    def _coco_images(self) -> list[dict[str, Any]]:
+        return [
+            {"id": int(image_id), "file_name": self.file_names[i], "height": int(height), "width": int(width)}
+            for i, (image_id, (height, width)) in enumerate(zip(self.image_ids, self.sizes_px, strict=True))
+        ]
+
+    def _coco_annotations(self) -> list[dict[str, Any]]:
+        image_ids = np.repeat(self.image_ids, np.diff(self.offsets)).tolist()
+        columns = (image_ids, self.labels.tolist(), self.boxes_xywh.tolist(), self.areas.tolist(), self.crowd.tolist())
+        return [
+            {
+                "id": number,
+                "image_id": image_id,
+                "category_id": self.label_map.category_ids[label],
+                "bbox": box,
+                "area": area,
+                "iscrowd": int(crowd),
+            }
+            for number, (image_id, label, box, area, crowd) in enumerate(zip(*columns, strict=True), start=1)
+        ]
+
+
+class Dataset(NamedTuple):
+    """The splits of a data set under one label map."""
+
+    root: Path
+    """The folder that was read, absolute."""
+    splits: dict[str, Split]
+    label_map: LabelMap
+
+    @property
+    def dropped(self) -> dict[str, dict[str, int]]:
+        """What was left out: `{split: {reason: count}}`, counts of 0 left out."""
+        return {name: {k: n for k, n in split.dropped.items() if n} for name, split in self.splits.items()}

@@ -1,0 +1,170 @@
+"""Boxes, ids and counts of COCO files."""
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rfdetr_train.data.coco import read_coco
+from rfdetr_train.errors import UserError
+
+SIX_BOXES = ([10, 10, 0, 20], [10, 10, 20, 0], [10, 10, -5, 8], [150, 10, 20, 20], [90, 90, 20, 20], [-5, -5, 20, 20])
+
+
+def warnings_of(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_degenerate_boxes_are_dropped_and_others_clipped(tmp_path, write_simple, coco_table, write_split, caplog):
+    write_simple(tmp_path)
+    table = coco_table({"a.png": [(1, box) for box in SIX_BOXES]}, [{"id": 1, "name": "cell"}])
+    write_split(tmp_path, "train", table)
+    dataset = read_coco(tmp_path)
+    assert dataset.splits["train"].record(0).boxes_xyxy.tolist() == [[90, 90, 100, 100], [0, 0, 15, 15]]
+    assert dataset.dropped == {"train": {"degenerate_boxes": 4}, "valid": {}}
+    (warning,) = warnings_of(caplog)
+    assert "4 dropped" in warning
+    assert "1, 2, 3, 4" in warning
+
+
+def test_clipped_boxes_have_their_own_area(tmp_path, write_simple):
+    table = write_simple(tmp_path, boxes=[(90, 90, 20, 20), (10, 10, 30, 20)])
+    for annotation, area in zip(table["annotations"], (400, 450), strict=True):
+        annotation["area"] = area
+    (tmp_path / "train" / "_annotations.coco.json").write_text(json.dumps(table))
+    assert read_coco(tmp_path).splits["train"].areas.tolist() == [100, 450]
+
+
+def test_boxes_inside_keep_their_numbers_to_the_bit(tmp_path, write_simple):
+    box = [10.1, 0.3, 20.7, 30.000000001]
+    write_simple(tmp_path, boxes=[box])
+    assert read_coco(tmp_path).splits["valid"].to_coco()["annotations"][0]["bbox"] == box
+
+
+def test_a_polygon_stands_for_its_box(tmp_path, coco_table, write_split):
+    table = coco_table({"a.png": [(1, None), (1, [50, 50, 20, 10])]}, [{"id": 1, "name": "cell"}])
+    del table["annotations"][0]["bbox"]
+    table["annotations"][0]["segmentation"] = [[10, 10, 40, 10, 40, 30, 10, 30]]
+    for split in ("train", "valid"):
+        write_split(tmp_path, split, table)
+    first, second = read_coco(tmp_path).splits["valid"].to_coco()["annotations"]
+    assert first["bbox"] == [10, 10, 30, 20]
+    assert (first["id"], first["area"], first["iscrowd"]) == (1, 600, 0)
+    assert (second["id"], second["area"], second["iscrowd"]) == (2, 200, 0)
+
+
+@pytest.mark.parametrize("counts", [[1203, 4, 96, 4, 8693], "compressed"])
+def test_run_lengths_stand_for_their_box(tmp_path, coco_table, write_split, counts):
+    """Columns 12 and 13, rows 3 to 6 of a 100x100 mask: run lengths count down the columns."""
+    from pycocotools import mask
+
+    code = {"size": [100, 100], "counts": [1203, 4, 96, 4, 8693]}
+    if counts == "compressed":
+        code["counts"] = mask.frPyObjects(code, 100, 100)["counts"].decode()
+    table = coco_table({"a.png": [(1, [])]}, [{"id": 1, "name": "cell"}])
+    table["annotations"][0]["segmentation"] = code
+    for split in ("train", "valid"):
+        write_split(tmp_path, split, table)
+    assert read_coco(tmp_path).splits["train"].boxes_xywh.tolist() == [[12, 3, 2, 4]]
+
+
+@pytest.mark.parametrize(
+    "segmentation",
+    [[[10, 10, 40]], [[]], {"size": [50, 50], "counts": [2500]}, {"size": [100, 100], "counts": [7]}, {"counts": [7]}],
+)
+def test_a_broken_segmentation_is_refused(tmp_path, coco_table, write_split, segmentation):
+    table = coco_table({"a.png": [(1, None)]}, [{"id": 1, "name": "cell"}])
+    table["annotations"][0]["segmentation"] = segmentation
+    file = write_split(tmp_path, "train", table, pictures=False)
+    write_split(tmp_path, "valid", table, pictures=False)
+    with pytest.raises(UserError, match="annotation 1: the segmentation cannot be read") as caught:
+        read_coco(tmp_path)
+    assert str(file) in str(caught.value)
+
+
+def test_crowds_are_truth_but_no_targets(tmp_path, coco_table, write_split):
+    table = coco_table({"a.png": [(1, [1, 1, 50, 50]), (1, [60, 60, 9, 9])]}, [{"id": 1, "name": "cell"}])
+    table["annotations"][0]["iscrowd"] = 1
+    for split in ("train", "valid"):
+        write_split(tmp_path, split, table)
+    split = read_coco(tmp_path).splits["train"]
+    assert split.record(0).boxes_xyxy.tolist() == [[60, 60, 69, 69]]
+    assert [a["iscrowd"] for a in split.to_coco()["annotations"]] == [1, 0]
+
+
+def test_two_pictures_with_one_id(tmp_path, coco_table, write_split):
+    table = coco_table({"a.png": [(1, [1, 1, 9, 9])], "b.png": []}, [{"id": 1, "name": "cell"}])
+    table["images"][1]["id"] = 1
+    file = write_split(tmp_path, "train", table)
+    write_split(tmp_path, "valid", table)
+    with pytest.raises(UserError, match="image id 1 ") as caught:
+        read_coco(tmp_path)
+    assert str(file) in str(caught.value)
+
+
+def test_an_annotation_of_no_picture(tmp_path, coco_table, write_split, write_simple, caplog):
+    write_simple(tmp_path)
+    table = coco_table({"a.png": [(1, [1, 1, 9, 9]), (1, [1, 1, 9, 9])]}, [{"id": 1, "name": "cell"}])
+    table["annotations"][0]["image_id"] = 99
+    write_split(tmp_path, "train", table)
+    dataset = read_coco(tmp_path)
+    assert len(dataset.splits["train"].labels) == 1
+    assert dataset.dropped["train"] == {"orphan_annotations": 1}
+    (warning,) = warnings_of(caplog)
+    assert "1 dropped" in warning
+    assert "99" in warning
+
+
+def test_one_file_under_two_ids(tmp_path, coco_table, write_split, write_simple, caplog):
+    write_simple(tmp_path)
+    table = coco_table({"a.png": [(1, [1, 1, 9, 9])], "b.png": []}, [{"id": 1, "name": "cell"}])
+    table["images"][1]["file_name"] = "a.png"
+    write_split(tmp_path, "train", table)
+    assert len(read_coco(tmp_path).splits["train"]) == 2
+    (warning,) = warnings_of(caplog)
+    assert "1 files stand under several image ids: a.png under ids [1, 2]" in warning
+
+
+def test_annotations_in_any_order_find_their_pictures(tmp_path, coco_table, write_split):
+    pictures = {f"{i}.png": [(1, [i, 1, 9, 9]), (1, [i, 50, 9, 9])] for i in range(5)}
+    table = coco_table({**pictures, "empty.png": []}, [{"id": 1, "name": "cell"}])
+    np.random.default_rng(0).shuffle(table["annotations"])
+    np.random.default_rng(1).shuffle(table["images"])
+    for split in ("train", "valid"):
+        write_split(tmp_path, split, table)
+    split = read_coco(tmp_path).splits["train"]
+    for index in range(6):
+        record = split.record(index)
+        lefts = {} if record.path.stem == "empty" else {float(record.path.stem)}
+        assert set(record.boxes_xyxy[:, 0].tolist()) == set(lefts)
+
+
+@pytest.mark.parametrize(("images", "boxes"), [([], "no pictures"), (["a.png"], "no usable box")])
+def test_nothing_to_learn_from(tmp_path, coco_table, write_split, images, boxes):
+    table = coco_table({name: [] for name in images}, [{"id": 1, "name": "cell"}])
+    for split in ("train", "valid"):
+        write_split(tmp_path, split, table)
+    with pytest.raises(UserError, match=f"the train split has {boxes}"):
+        read_coco(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def bccd_root() -> Path:
+    folder = os.environ.get("RFDETR_TRAIN_BCCD")
+    if not folder:
+        pytest.skip("RFDETR_TRAIN_BCCD does not name the folder of the BCCD photographs")
+    return Path(folder)
+
+
+def test_bccd(bccd_root, caplog):
+    dataset = read_coco(bccd_root, ("train", "valid", "test"))
+    assert [len(split) for split in dataset.splits.values()] == [205, 87, 72]
+    assert [len(split.labels) for split in dataset.splits.values()] == [2804, 1137, 945]
+    assert dataset.label_map.names == ("Platelets", "RBC", "WBC")
+    assert dataset.dropped == {"train": {"degenerate_boxes": 1}, "valid": {"degenerate_boxes": 1}, "test": {}}
+    train, valid = warnings_of(caplog)
+    assert train.endswith(" 2288")
+    assert valid.endswith(" 887")

@@ -1,0 +1,76 @@
+"""The check before training."""
+
+import logging
+
+import pytest
+from PIL import Image
+
+from rfdetr_train.data.coco import read_coco
+from rfdetr_train.data.image_check import check_images
+from rfdetr_train.errors import UserError
+
+FIVE = ("half.jpg", "empty.jpg", "html.jpg", "missing.jpg", "folder.jpg")
+
+
+@pytest.fixture
+def broken_set(tmp_path, coco_table, write_split, write_simple):
+    """A train split with two good pictures among five bad ones."""
+    write_simple(tmp_path)
+    names = ("good1.jpg", *FIVE, "good2.jpg")
+    pictures = {name: [(1, [10 * i, 10, 9, 9])] for i, name in enumerate(names)}
+    write_split(tmp_path, "train", coco_table(pictures, [{"id": 1, "name": "cell"}]))
+    train = tmp_path / "train"
+    half = (train / "half.jpg").read_bytes()
+    (train / "half.jpg").write_bytes(half[: len(half) // 2])
+    (train / "empty.jpg").write_bytes(b"")
+    (train / "html.jpg").write_bytes(b"<html></html>")
+    (train / "missing.jpg").unlink()
+    (train / "folder.jpg").unlink()
+    (train / "folder.jpg").mkdir()
+    return read_coco(tmp_path)
+
+
+def test_error_lists_all_five_with_reasons(broken_set):
+    with pytest.raises(UserError, match="train: 5 of 7 pictures cannot be read") as caught:
+        check_images(broken_set, "error")
+    message = str(caught.value)
+    assert [name for name in FIVE if str(broken_set.splits["train"].folder / name) in message] == list(FIVE)
+    assert "data.on_error=skip" in message
+    assert "does not exist" in message
+    assert "good" not in message
+
+
+def test_skip_leaves_them_out_and_says_so(broken_set, caplog):
+    dataset = check_images(broken_set, "skip")
+    train = dataset.splits["train"]
+    assert [train.path(i).name for i in range(len(train))] == ["good1.jpg", "good2.jpg"]
+    assert [train.record(i).boxes_xyxy[:, 0].tolist() for i in range(2)] == [[0], [60]]
+    assert dataset.dropped == {"train": {"unreadable_pictures": 5}, "valid": {}}
+    truth = train.to_coco()
+    assert [a["image_id"] for a in truth["annotations"]] == [1, 7]
+    assert [a["id"] for a in truth["annotations"]] == [1, 2]
+    assert "5 of 7 pictures cannot be read and are left out" in caplog.text
+    assert "html.jpg" in caplog.text
+
+
+def test_nothing_left_is_refused(tmp_path, write_simple):
+    write_simple(tmp_path)
+    (tmp_path / "train" / "a.png").unlink()
+    with pytest.raises(UserError, match="so that none is left"):
+        check_images(read_coco(tmp_path), "skip")
+
+
+def test_another_size_than_annotated_is_a_warning(tmp_path, write_simple, caplog):
+    write_simple(tmp_path)
+    Image.new("RGB", (200, 300)).save(tmp_path / "train" / "a.png")
+    dataset = read_coco(tmp_path)
+    assert len(check_images(dataset, "error").splits["train"]) == 1
+    (record,) = (r for r in caplog.records if r.levelno == logging.WARNING)
+    assert f"{tmp_path / 'train' / 'a.png'}: annotated as 100x100, but the picture is 200x300" in record.getMessage()
+
+
+def test_progress_counts_over_all_splits(tmp_path, write_simple):
+    write_simple(tmp_path)
+    seen = []
+    check_images(read_coco(tmp_path), "error", lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 2), (2, 2)]

@@ -1,0 +1,227 @@
+"""Batches to the bit: any number of workers, any start, any batch size."""
+
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from rfdetr_train.config import AugmentationConfig, ShapesDataConfig
+from rfdetr_train.data.dataset import read_dataset
+from rfdetr_train.data.image_file import read_image
+from rfdetr_train.data.loader import TrainLoader, evaluation_batches
+from rfdetr_train.data.plan import scale_of_step
+from rfdetr_train.data.transforms import evaluation_view
+from rfdetr_train.errors import UserError
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # machines with one core
+
+REFERENCE = AugmentationConfig(name="reference", horizontal_flip=0.5, resize_crop=0.5, multi_scale=True)
+SCALES = [32, 48, 64]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    root = str(tmp_path_factory.mktemp("shapes"))
+    return read_dataset(ShapesDataConfig(root=root, train_images=11, valid_images=5, image_size_px=64))
+
+
+def make_loader(dataset, num_workers=0, batch_size=2, accumulation_steps=2, seed=0, scales=SCALES):
+    return TrainLoader(
+        dataset.splits["train"],
+        REFERENCE,
+        scales,
+        batch_size=batch_size,
+        accumulation_steps=accumulation_steps,
+        seed=seed,
+        num_workers=num_workers,
+    )
+
+
+def steps_of(loader, epoch=0, start_step=0):
+    with loader:
+        return list(loader.epoch(epoch, start_step))
+
+
+def same(a, b):
+    """Are two nested lists of batches equal to the bit?"""
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def test_shapes_and_types(dataset):
+    steps = steps_of(make_loader(dataset))
+    assert [[len(batch.images) for batch in step] for step in steps] == [[2, 2], [2, 2], [2, 1]]
+    for step in steps:
+        assert len({batch.images.shape[-2:] for batch in step}) == 1, "a step has one scale"
+        for batch in step:
+            assert batch.images.dtype == torch.uint8
+            assert batch.images.shape[-1] in SCALES
+            for target in batch.targets:
+                assert target["boxes_cxcywh"].dtype == torch.float32
+                assert target["labels"].dtype == torch.int64
+                assert target["boxes_cxcywh"].shape == (len(target["labels"]), 4)
+                assert isinstance(target["image_id"], int)
+                assert target["size_px"] == (64, 64)
+    ids = [target["image_id"] for step in steps for batch in step for target in batch.targets]
+    assert sorted(ids) == list(range(1, 12))
+
+
+def test_a_steps_scale_goes_by_its_number_in_the_whole_run(dataset):
+    with make_loader(dataset, seed=5) as loader:
+        sides = [step[0].images.shape[-1] for epoch in range(4) for step in loader.epoch(epoch)]
+    assert sides == [scale_of_step(5, step, SCALES) for step in range(12)]
+
+
+def test_workers_make_no_difference(dataset):
+    in_main = [steps_of(make_loader(dataset), epoch) for epoch in (0, 1)]
+    for num_workers in (1, 2):
+        with make_loader(dataset, num_workers) as loader:
+            assert same([list(loader.epoch(epoch)) for epoch in (0, 1)], in_main)
+
+
+def test_seed_and_epoch_make_a_difference(dataset):
+    runs = [steps_of(make_loader(dataset, seed=seed, scales=[32]), epoch) for seed in (0, 1) for epoch in (0, 1)]
+    by_id = [
+        {t["image_id"]: i for s in run for b in s for t, i in zip(b.targets, b.images, strict=True)} for run in runs
+    ]
+    for a in range(4):
+        for b in range(a):
+            assert any(not torch.equal(by_id[a][image_id], by_id[b][image_id]) for image_id in by_id[a])
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_starting_in_the_middle_of_an_epoch(dataset, num_workers):
+    whole = steps_of(make_loader(dataset), epoch=1)
+    for start in range(4):
+        assert same(steps_of(make_loader(dataset, num_workers), epoch=1, start_step=start), whole[start:])
+
+
+def test_two_by_two_is_four_by_one(dataset):
+    pictures = []
+    for batch_size, accumulation_steps in ((4, 1), (2, 2)):
+        steps = steps_of(make_loader(dataset, 0, batch_size, accumulation_steps))
+        pictures.append([torch.cat([batch.images for batch in step]) for step in steps])
+    assert same(*pictures)
+
+
+def test_few_pictures_still_make_a_step(dataset):
+    loader = make_loader(dataset, batch_size=16, accumulation_steps=4)
+    assert loader.steps_per_epoch == 1
+    assert [len(batch.images) for batch in steps_of(loader)[0]] == [11]
+
+
+def test_the_global_random_states_are_left_alone(dataset):
+    def states():
+        return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
+
+    before = states()
+    steps_of(make_loader(dataset))
+    steps_of(make_loader(dataset, num_workers=1))
+    list(evaluation_batches(dataset.splits["valid"], 32, batch_size=2, num_workers=1))
+    assert states() == before
+
+
+def test_an_iteration_stopped_half_way(dataset):
+    with make_loader(dataset, num_workers=2) as loader:
+        whole = list(loader.epoch(0))
+        stopped = list(islice(loader.epoch(0), 1))
+        assert same(stopped, whole[:1])
+        assert same(list(loader.epoch(0)), whole)  # what was on its way does not turn up here
+        steps = loader.epoch(0)
+        next(steps)
+        assert len(multiprocessing.active_children()) == 2
+        steps.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_evaluation_batches(dataset):
+    split = dataset.splits["valid"]
+    for num_workers in (0, 2):
+        batches = list(evaluation_batches(split, 48, batch_size=2, num_workers=num_workers))
+        assert [len(batch.images) for batch in batches] == [2, 2, 1]
+        targets = [target for batch in batches for target in batch.targets]
+        assert [target["image_id"] for target in targets] == [1, 2, 3, 4, 5]
+        record = split.record(4)
+        view = evaluation_view(read_image(record.path), record.boxes_xyxy, record.labels, record.size_px, 48)
+        assert torch.equal(batches[2].images[0], view.image)
+        assert torch.equal(targets[4]["boxes_cxcywh"], view.boxes_cxcywh)
+        assert torch.equal(targets[4]["labels"], view.labels)
+    assert multiprocessing.active_children() == []
+
+
+def test_evaluation_stopped_half_way_ends_its_workers(dataset):
+    batches = evaluation_batches(dataset.splits["valid"], 32, batch_size=1, num_workers=2)
+    next(batches)
+    batches.close()
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_picture_that_breaks_during_training(tmp_path, num_workers):
+    dataset = read_dataset(ShapesDataConfig(root=str(tmp_path), train_images=4, valid_images=1, image_size_px=64))
+    broken = dataset.splits["train"].path(2)
+    broken.write_bytes(broken.read_bytes()[:300])
+    with pytest.raises(UserError) as caught:
+        steps_of(make_loader(dataset, num_workers))
+    assert str(broken) in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+    assert multiprocessing.active_children() == []
+
+
+ABANDON = """
+import multiprocessing, os, signal, sys
+from rfdetr_train.config import AugmentationConfig, ShapesDataConfig
+from rfdetr_train.data.dataset import read_dataset
+from rfdetr_train.data.loader import TrainLoader
+
+if __name__ == "__main__":
+    config = ShapesDataConfig(root=sys.argv[1], train_images=11, valid_images=5, image_size_px=64)
+    sizes = {"batch_size": 2, "accumulation_steps": 1, "seed": 0, "num_workers": 2}
+    loader = TrainLoader(read_dataset(config).splits["train"], AugmentationConfig(name="none"), [32], **sizes)
+    steps = loader.epoch(0)
+    next(steps)
+    print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
+def test_workers_end_when_their_parent_is_killed(dataset, tmp_path):
+    script = tmp_path / "abandon.py"
+    script.write_text(ABANDON)
+    result = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=120)
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    workers = [int(pid) for pid in result.stdout.split()]
+    assert len(workers) == 2
+    deadline = time.monotonic() + 20
+    while any(map(is_running, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(is_running, workers))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_an_empty_split(dataset):
+    split = dataset.splits["train"].without(range(11), "test")
+    loader = TrainLoader(split, REFERENCE, [32], batch_size=2, accumulation_steps=1, seed=0, num_workers=0)
+    with pytest.raises(UserError, match="no pictures"):
+        steps_of(loader)

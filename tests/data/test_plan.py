@@ -1,0 +1,58 @@
+"""Order, scales and sample randomness as functions of the seed."""
+
+import pytest
+
+from rfdetr_train.data.plan import count_steps, plan_epoch, sample_rng, scale_of_step
+from rfdetr_train.errors import UserError
+
+
+def shape(plan):
+    return [[len(batch) for batch in step] for step in plan]
+
+
+@pytest.mark.parametrize(
+    ("num_images", "batch_size", "accumulation_steps", "expected"),
+    [
+        (3, 4, 1, [[3]]),
+        (3, 4, 4, [[3]]),
+        (20, 4, 2, [[4, 4], [4, 4], [4]]),  # 5 micro-batches
+        (10, 4, 1, [[4], [4], [2]]),
+        (8, 2, 2, [[2, 2], [2, 2]]),
+        (1, 1, 1, [[1]]),
+    ],
+)
+def test_steps(num_images, batch_size, accumulation_steps, expected):
+    plan = plan_epoch(num_images, batch_size, accumulation_steps, seed=0, epoch=0)
+    assert shape(plan) == expected
+    assert count_steps(num_images, batch_size, accumulation_steps) == len(expected)
+    assert sorted(index for step in plan for batch in step for index in batch) == list(range(num_images))
+
+
+def test_no_pictures():
+    with pytest.raises(UserError, match="no pictures"):
+        plan_epoch(0, 4, 1, seed=0, epoch=0)
+
+
+def test_seed_and_epoch_change_the_order():
+    orders = [plan_epoch(50, 50, 1, seed, epoch)[0][0] for seed in (0, 1) for epoch in (0, 1)]
+    assert len({tuple(order) for order in orders}) == 4
+    assert plan_epoch(50, 50, 1, 1, 1)[0][0] == orders[3]
+
+
+def test_batch_size_does_not_change_the_order():
+    flat = [[i for step in plan_epoch(50, *sizes, 0, 0) for batch in step for i in batch] for sizes in ((4, 1), (2, 2))]
+    assert flat[0] == flat[1]
+
+
+def test_scales_are_uniform_and_repeatable():
+    scales = [224, 256, 288, 320]
+    drawn = [scale_of_step(0, step, scales) for step in range(4000)]
+    for scale in scales:
+        assert abs(drawn.count(scale) - 1000) < 5 * (4000 * 0.25 * 0.75) ** 0.5
+    assert drawn[:100] == [scale_of_step(0, step, scales) for step in range(100)]
+    assert drawn[:100] != [scale_of_step(1, step, scales) for step in range(100)]
+
+
+def test_every_sample_has_its_own_stream():
+    draws = {float(sample_rng(s, e, i).random()) for s in range(3) for e in range(10) for i in range(10)}
+    assert len(draws) == 300
