@@ -16,6 +16,7 @@ from torch.nn import functional
 from rfdetr_train.boxes import at_least_float32
 from rfdetr_train.config import ModelConfig
 from rfdetr_train.errors import UserError, require
+from rfdetr_train.models.attention import plain_products_are_faster
 
 
 class Backbone(nn.Module):
@@ -48,7 +49,9 @@ class Backbone(nn.Module):
         grid = (patches.shape[1], patches.shape[2])
         tokens = self._with_class_token(cut_windows(patches, self.num_windows))
         maps = []
+        fused = not plain_products_are_faster(images.device)
         for index in range(self.feature_blocks[-1]):  # blocks after the last feature block feed nothing
+            self.vit.blocks[index].attn.fused_attn = fused  # timm's own switch
             tokens = self._run_block(index, tokens)
             if index + 1 in self.feature_blocks:
                 patch_tokens = self.vit.norm(tokens)[:, 1:]

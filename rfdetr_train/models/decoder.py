@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rfdetr_train.config import ModelConfig
+from rfdetr_train.models.attention import attend
 from rfdetr_train.models.deformable_attention import DeformableAttention
 from rfdetr_train.models.heads import MLP
 
@@ -110,7 +111,7 @@ class GroupedSelfAttention(nn.Module):
         value = functional.linear(x, weight_v, bias_v)
         in_heads = (batch * num_groups, num_queries // num_groups, self.heads, width // self.heads)
         query, key, value = (part.reshape(in_heads).transpose(1, 2) for part in (query, key, value))
-        attended = functional.scaled_dot_product_attention(query, key, value)
+        attended = attend(query, key, value)
         return self.out_projection(attended.transpose(1, 2).reshape(batch, num_queries, width))
 
 
