@@ -1,6 +1,9 @@
 """What several test folders share: the numbers that the reference package computed for a detector of toy width."""
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -48,3 +51,31 @@ def toy_model(toy_config: ModelConfig, reference_toy: dict) -> RFDETR:
     model = build_model(toy_config, num_classes=5)
     model.load_state_dict(from_reference(reference_toy["state_dict"]))
     return model
+
+
+@pytest.fixture
+def small_config() -> Callable[..., ModelConfig]:
+    """`small_config(key=value, ...)`: a detector of a few thousand weights that runs in milliseconds."""
+
+    def config(**changes: Any) -> ModelConfig:
+        return dataclasses.replace(SMALL_CONFIG, **changes)
+
+    return config
+
+
+SMALL_CONFIG = ModelConfig(
+    name="small",
+    resolution=64,
+    encoder_width=24,
+    encoder_depth=2,
+    encoder_heads=2,
+    patch_size=8,
+    feature_blocks=[1, 2],
+    hidden_dim=32,
+    decoder_layers=2,
+    self_attention_heads=2,
+    cross_attention_heads=2,
+    ffn_dim=32,
+    num_queries=10,
+    group_detr=2,
+)

@@ -124,7 +124,7 @@ def build_trainer(
         freezer=optimization.freezer,
         loader=loader,
         validator=validator,
-        recorder=Recorder(run_dir, progress, config.trainer.log_every_steps, pictures.draw),
+        recorder=Recorder(run_dir, progress, config.trainer.log_every_steps, config.logger.group_norms, pictures.draw),
     )
     saver = Saver(run_dir / "checkpoints", config.checkpoint, states.to_checkpoint)
     return Trainer(parts, state, saver, signals, config.trainer, config.evaluation), weights

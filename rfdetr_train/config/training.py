@@ -138,6 +138,9 @@ class LoggerConfig:
 
     progress: str = "auto"
     """bar, plain, or auto: bars on a terminal, plain lines elsewhere."""
+    group_norms: bool = True
+    """Log the norms of gradient and update of every parameter group with each train line; such a step costs a copy of
+    the weights."""
     plots: bool = True
     """Write plots/*.png after each evaluation."""
     sample_images: int = 8

@@ -1,11 +1,11 @@
 """Averages of the weights: exponential with a ramped decay, or SWA."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn, update_bn
 
 from rfdetr_train.config import AveragingConfig, EmaConfig, SwaConfig
 
@@ -20,6 +20,9 @@ def ema_update(decay: float, tau: float) -> Callable[[list[Tensor], list[Tensor]
 
     @torch.no_grad()
     def update(averages: list[Tensor], currents: list[Tensor], num_averaged: Tensor | int) -> None:
+        if not averages[0].is_floating_point():  # counters of a BatchNorm; torch calls once for each dtype
+            torch._foreach_copy_(averages, currents)
+            return
         torch._foreach_lerp_(averages, currents, 1.0 - ema_decay(int(num_averaged) + 1, decay, tau))
 
     return update
@@ -35,6 +38,9 @@ class NoAverage:
 
     def epoch_done(self, epoch: int) -> None:
         """After an epoch."""
+
+    def refresh_statistics(self, images: Iterable[Tensor]) -> None:
+        """Before an evaluation; `images` are the training split's, (B, 3, R, R) normalised."""
 
     def state_dict(self) -> dict | None:
         """What a checkpoint keeps."""
@@ -92,6 +98,12 @@ class SwaAverage(Average):
     def epoch_done(self, epoch: int) -> None:
         if epoch >= self.start_epoch:
             self.averaged.update_parameters(self.raw)
+
+    def refresh_statistics(self, images: Iterable[Tensor]) -> None:
+        """A BatchNorm's running statistics belong to no average of weights: one pass over the images finds them."""
+        has_batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.averaged.modules())
+        if has_batch_norm and self.num_updates:
+            update_bn(images, self.averaged.module)
 
 
 def build_average(config: AveragingConfig, raw: nn.Module) -> NoAverage:

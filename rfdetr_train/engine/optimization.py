@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from rfdetr_train.config import TrainConfig, WarmupConfig
+from rfdetr_train.config import SwaConfig, TrainConfig, WarmupConfig
 from rfdetr_train.engine.freezing import Freezer
 from rfdetr_train.loggers.tables import print_table
 from rfdetr_train.models.rfdetr import RFDETR
 from rfdetr_train.optim.optimizers import build_optimizer
 from rfdetr_train.optim.param_groups import annotate, group_table
 from rfdetr_train.optim.schedulers import ManagedScheduler, build_scheduler
+from rfdetr_train.optim.swa_scheduler import SwaScheduler
 from rfdetr_train.optim.unfreeze import check_can_join, join
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,8 @@ def build_optimization(config: TrainConfig, model: RFDETR, length: RunLength, de
         steps_per_epoch=length.steps_per_epoch,
         parameter_order=[name for name, _ in model.named_parameters()],
     )
+    if isinstance(config.ema, SwaConfig):
+        scheduler = SwaScheduler(scheduler, config.ema)
 
     def join_parameters(named: list[tuple[str, nn.Parameter]]) -> None:
         join(optimizer, scheduler, annotate(named, roles, config.optimizer), config.optimizer.merge_groups)

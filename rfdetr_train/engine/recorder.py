@@ -22,12 +22,14 @@ class Recorder:
         run_dir: Path,
         progress: Progress,
         log_every_steps: int,
+        group_norms: bool,
         draw: Callable[[Mapping[int, Mapping[str, Tensor]]], None],
     ) -> None:
         """`draw(detections)` writes the pictures after an evaluation."""
         self.files = MetricsFiles(run_dir)
         self.progress = progress
         self.log_every_steps = log_every_steps
+        self.group_norms = group_norms
         self.draw = draw
         self.validations: dict[str, Validation] = {}
         """The newest validation of each kind of weights."""
@@ -41,6 +43,13 @@ class Recorder:
         self._images, self._since = 0, time.perf_counter()
         self.progress.start_epoch(epoch, num_epochs, steps_of_epoch, position)
 
+    def measures_step(self, state: LoopState) -> bool:
+        """Whether the step about to be taken is to measure the norms of each group."""
+        return self.group_norms and self._logs(state.step + 1, state.position + 1)
+
+    def _logs(self, step: int, position: int) -> bool:
+        return step % self.log_every_steps == 0 or position == self._steps_of_epoch
+
     def step_done(self, state: LoopState, result: StepResult, rates: dict[str, float], scale_px: int) -> None:
         """A step is over; `rates` are the learning rates that it used, by group."""
         self._images += result.num_images
@@ -51,11 +60,12 @@ class Recorder:
             **result.losses,
             "lr": rates,
             "grad_norm": result.grad_norm,
+            **({"group_norms": result.group_norms} if result.group_norms else {}),
             "images_per_s": self._images / (time.perf_counter() - self._since),
             "scale_px": scale_px,
         }
         self.progress.step(record)
-        if state.step % self.log_every_steps == 0 or state.position == self._steps_of_epoch:
+        if self._logs(state.step, state.position):
             self.files.log(record)
             self._images, self._since = 0, time.perf_counter()
 

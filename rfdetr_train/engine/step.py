@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rfdetr_train.data.sample import Batch
 from rfdetr_train.data.transforms import normalise
 from rfdetr_train.engine.precision import Precision
+from rfdetr_train.optim.hooks import StepNorms
 
 
 class NonFiniteStep(RuntimeError):
@@ -25,6 +26,8 @@ class StepResult:
     grad_norm: float
     """Norm of all gradients before clipping."""
     num_images: int
+    group_norms: dict[str, dict[str, float]] | None = None
+    """`grad_norm` (after clipping) and `update_norm` by parameter group, where they were asked for."""
 
 
 class TrainStep:
@@ -47,11 +50,17 @@ class TrainStep:
         self.num_groups = num_groups
         # L-BFGS evaluates the loss several times a step; every other optimizer takes the gradients as they are
         self.wants_closure = isinstance(optimizer, torch.optim.LBFGS)
+        self.norms = StepNorms(optimizer)
 
-    def __call__(self, window: Sequence[Batch]) -> StepResult:
+    def __call__(self, window: Sequence[Batch], measure_groups: bool = False) -> StepResult:
         """One step on the micro-batches of `window`; their loss is normalised over all of them together."""
-        if self.wants_closure:
-            return self._step_with_closure(window)
+        if measure_groups:
+            self.norms.arm()
+        result = self._step_with_closure(window) if self.wants_closure else self._step(window)
+        result.group_norms = self.norms.read()
+        return result
+
+    def _step(self, window: Sequence[Batch]) -> StepResult:
         result = self._backward(window)
         self._refuse_non_finite(result, window)
         self.precision.scaler.step(self.optimizer)

@@ -2,14 +2,16 @@
 
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from rfdetr_train.config import EvaluationConfig, TrainerConfig
 from rfdetr_train.data.loader import TrainLoader
 from rfdetr_train.data.sample import Batch
+from rfdetr_train.data.transforms import normalise
 from rfdetr_train.engine.averaging import NoAverage
 from rfdetr_train.engine.freezing import Freezer
 from rfdetr_train.engine.loop_state import LoopState, improves
@@ -99,7 +101,7 @@ class Trainer:
     def _train_step(self, window: list[Batch]) -> None:
         parts, state = self.parts, self.state
         rates = parts.scheduler.last_lr
-        result = parts.step(window)
+        result = parts.step(window, measure_groups=parts.recorder.measures_step(state))
         parts.average.step_done()
         parts.scheduler.step()
         state.step += 1
@@ -151,6 +153,7 @@ class Trainer:
     def _evaluate(self) -> None:
         """Score every kind of weights asked for, keep the best, stop early if nothing has got better for long."""
         state = self.state
+        self.parts.average.refresh_statistics(self._training_images())
         scored = [self._score(weights, model) for weights, model in self._candidates()]
         state.last = max(scored, key=lambda metrics: -1.0 if metrics["AP"] is None else metrics["AP"])
         gained = improves(state.last, state.best, self.config.early_stopping.min_delta)
@@ -163,6 +166,12 @@ class Trainer:
             state.stopped_early = True
         self.parts.scheduler.evaluated(state.last)
         self.parts.recorder.evaluation_done(state)
+
+    def _training_images(self) -> Iterator[Tensor]:
+        """One pass over the training split's normalised images; read only if an average asks for them."""
+        for window in self.parts.loader.epoch(self.state.epoch):
+            for batch in window:
+                yield normalise(batch.to(self.parts.step.precision.device).images)
 
     def _candidates(self) -> list[tuple[str, nn.Module]]:
         """(name, model) of the weights to score; the average counts once it holds something."""

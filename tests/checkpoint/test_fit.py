@@ -1,6 +1,7 @@
 """Weights of one model in another: what is taken, cut, resized, left."""
 
 import logging
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,14 +12,15 @@ from rfdetr_train.config import ModelConfig
 from rfdetr_train.errors import UserError
 from rfdetr_train.models.rfdetr import RFDETR, build_model
 
+ModelOf = Callable[..., RFDETR]
 
-def model_of(classes: int = 3, **changes: object) -> RFDETR:
-    sizes = dict(
-        name="small", resolution=64, encoder_width=24, encoder_depth=2, encoder_heads=2, patch_size=8, num_windows=2,
-        feature_blocks=[1, 2], hidden_dim=32, decoder_layers=2, self_attention_heads=2, cross_attention_heads=2,
-        ffn_dim=32, num_queries=10, group_detr=3,
-    )  # fmt: skip
-    return build_model(ModelConfig(**{**sizes, **changes}), classes)
+
+@pytest.fixture
+def model_of(small_config: Callable[..., ModelConfig]) -> ModelOf:
+    def build(classes: int = 3, **changes: object) -> RFDETR:
+        return build_model(small_config(**{"group_detr": 3, **changes}), classes)
+
+    return build
 
 
 def layout_of(model: RFDETR) -> QueryLayout:
@@ -29,15 +31,17 @@ def fit(target: RFDETR, source: RFDETR):
     return load_fitting(target, dict(source.state_dict()), layout_of(source), layout_of(target), "file.pt")
 
 
-def test_the_same_model_is_taken_whole() -> None:
+def test_the_same_model_is_taken_whole(model_of: ModelOf) -> None:
     source, target = model_of(), model_of()
     report = fit(target, source)
-    assert not (report.resized or report.fresh or report.unused)
+    assert report.resized + report.fresh + report.unused == []
     for name, value in source.state_dict().items():
         assert torch.equal(target.state_dict()[name], value)
 
 
-def test_another_number_of_classes_starts_the_class_heads_afresh_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_number_of_classes_starts_the_class_heads_afresh_and_says_so(
+    model_of: ModelOf, caplog: pytest.LogCaptureFixture
+) -> None:
     source, target = model_of(3), model_of(5)
     before = target.class_embed.bias.clone()
     with caplog.at_level(logging.WARNING):
@@ -48,7 +52,7 @@ def test_another_number_of_classes_starts_the_class_heads_afresh_and_says_so(cap
     assert "class_embed" in caplog.text
 
 
-def test_each_group_keeps_its_own_first_queries() -> None:
+def test_each_group_keeps_its_own_first_queries(model_of: ModelOf) -> None:
     """Group g occupies rows g * Q to (g + 1) * Q - 1 of the table."""
     source, target = model_of(num_queries=10, group_detr=3), model_of(num_queries=4, group_detr=2)
     rows = torch.arange(30.0)[:, None].expand(30, 32)
@@ -57,13 +61,13 @@ def test_each_group_keeps_its_own_first_queries() -> None:
     assert target.query_feat.weight[:, 0].tolist() == [0, 1, 2, 3, 10, 11, 12, 13]
 
 
-def test_equal_size_does_not_mean_equal_layout() -> None:
+def test_equal_size_does_not_mean_equal_layout(model_of: ModelOf) -> None:
     source, target = model_of(num_queries=10, group_detr=3), model_of(num_queries=15, group_detr=2)
     report = fit(target, source)
     assert "query_feat.weight" in report.fresh  # 15 queries a group cannot be made of 10
 
 
-def test_positions_are_resized_to_another_resolution() -> None:
+def test_positions_are_resized_to_another_resolution(model_of: ModelOf) -> None:
     """A table that is linear in the column stays so inside the grid, and the class token's entry is kept."""
     source, target = model_of(resolution=64), model_of(resolution=128)
     table: Tensor = source.backbone.vit.pos_embed.data  # type: ignore[assignment]
@@ -77,6 +81,6 @@ def test_positions_are_resized_to_another_resolution() -> None:
     assert (inner - expected).abs().max() < 0.02
 
 
-def test_another_model_is_refused() -> None:
+def test_another_model_is_refused(model_of: ModelOf) -> None:
     with pytest.raises(UserError, match=r"file.pt: only \d+% of the model's numbers fit"):
         fit(model_of(), model_of(hidden_dim=64, encoder_width=48))

@@ -78,3 +78,35 @@ def test_no_average_keeps_nothing() -> None:
     average.step_done()
     assert average.model is None
     assert average.state_dict() is None
+
+
+def test_swa_finds_the_statistics_of_batch_norms_anew() -> None:
+    """Mean 3 and variance 0 of constant images, whatever the raw model had seen."""
+    model = nn.Sequential(nn.BatchNorm2d(3))
+    average = build_average(SwaConfig(start_epoch=0), model)
+    model(torch.randn(4, 3, 2, 2))
+    average.epoch_done(0)
+    average.refresh_statistics(iter([torch.full((4, 3, 2, 2), 3.0)] * 2))
+    norm = average.model[0]  # type: ignore[index]
+    assert norm.running_mean.tolist() == [3.0] * 3
+    assert norm.running_var.tolist() == [0.0] * 3
+
+
+def test_models_without_batch_norm_read_no_image() -> None:
+    average = build_average(SwaConfig(start_epoch=0), scalar_model(1.0))
+    average.epoch_done(0)
+
+    def unread():
+        raise AssertionError("an image was read")
+        yield
+
+    average.refresh_statistics(unread())
+
+
+def test_ema_copies_counters() -> None:
+    model = nn.BatchNorm1d(2)
+    average = build_average(EmaConfig(), model)
+    for _ in range(3):
+        model(torch.randn(4, 2))
+        average.step_done()
+    assert average.model.num_batches_tracked.item() == 3  # type: ignore[union-attr]

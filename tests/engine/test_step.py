@@ -1,5 +1,7 @@
 """A step on a real, very small detector: accumulation, normalisation, refusal of non-finite numbers."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -11,20 +13,17 @@ from rfdetr_train.engine.step import NonFiniteStep, TrainStep
 from rfdetr_train.matcher import match
 from rfdetr_train.models.rfdetr import RFDETR, build_model
 
+SmallModel = Callable[[], RFDETR]
 CPU = torch.device("cpu")
 
 
-def small_config() -> ModelConfig:
-    return ModelConfig(
-        name="small", resolution=64, encoder_width=24, encoder_depth=2, encoder_heads=2, patch_size=8, num_windows=2,
-        feature_blocks=[1, 2], hidden_dim=32, decoder_layers=2, self_attention_heads=2, cross_attention_heads=2,
-        ffn_dim=32, num_queries=10, group_detr=2,
-    )  # fmt: skip
+@pytest.fixture
+def small_model(small_config: Callable[..., ModelConfig]) -> Callable[[], RFDETR]:
+    def build() -> RFDETR:
+        torch.manual_seed(1)
+        return build_model(small_config(), 3)
 
-
-def small_model(dtype: torch.dtype = torch.float32) -> RFDETR:
-    torch.manual_seed(1)
-    return build_model(small_config(), 3).to(dtype)
+    return build
 
 
 def batch_of(count: int, seed: int = 0) -> Batch:
@@ -48,23 +47,22 @@ def train_step(model: RFDETR, lr: float = 0.0, clip_norm: float = 0.0, precision
     return TrainStep(model, Criterion(10, match), optimizer, Precision(precision, CPU), clip_norm, num_groups=2)
 
 
-def gradients_of(windows: list[Batch]) -> tuple[torch.Tensor, dict[str, float]]:
-    model = small_model()
+def gradients_of(model: RFDETR, windows: list[Batch]) -> tuple[torch.Tensor, dict[str, float]]:
     result = train_step(model)(windows)
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]), result.losses
 
 
-def test_batch_4_once_equals_batch_2_twice() -> None:
+def test_batch_4_once_equals_batch_2_twice(small_model: SmallModel) -> None:
     """The issue's bound is 1e-6 on gradients of the same images; their targets differ in number on purpose."""
-    whole, losses_whole = gradients_of([batch_of(4)])
-    parts, losses_parts = gradients_of(split_batch(batch_of(4), 2))
+    whole, losses_whole = gradients_of(small_model(), [batch_of(4)])
+    parts, losses_parts = gradients_of(small_model(), split_batch(batch_of(4), 2))
     assert (whole - parts).abs().max() <= 1e-6 * whole.abs().max()
     assert losses_whole["loss"] == pytest.approx(losses_parts["loss"], rel=1e-6)
-    naive = torch.cat([gradients_of([b])[0].unsqueeze(0) for b in split_batch(batch_of(4), 2)]).mean(0)
+    naive = torch.cat([gradients_of(small_model(), [b])[0].unsqueeze(0) for b in split_batch(batch_of(4), 2)]).mean(0)
     assert (whole - naive).abs().max() > 1e-3 * whole.abs().max()  # normalising each micro-batch alone is another thing
 
 
-def test_the_norm_is_of_all_gradients_before_clipping() -> None:
+def test_the_norm_is_of_all_gradients_before_clipping(small_model: SmallModel) -> None:
     model = small_model()
     result = train_step(model, clip_norm=0.01)([batch_of(2)])
     clipped = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).norm()
@@ -72,7 +70,7 @@ def test_the_norm_is_of_all_gradients_before_clipping() -> None:
     assert clipped.item() == pytest.approx(0.01, rel=1e-3)
 
 
-def test_images_without_targets_train_on() -> None:
+def test_images_without_targets_train_on(small_model: SmallModel) -> None:
     batch = batch_of(2)
     empty = [
         {**t, "boxes_cxcywh": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)} for t in batch.targets
@@ -81,7 +79,7 @@ def test_images_without_targets_train_on() -> None:
     assert 0 < result.losses["loss"] < 1e4
 
 
-def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_the_images() -> None:
+def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_the_images(small_model: SmallModel) -> None:
     model = small_model()
     with torch.no_grad():
         model.class_embed.bias.fill_(float("nan"))
@@ -91,7 +89,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_the_images(
     assert torch.equal(before, model.projector.norm.weight)
 
 
-def test_lbfgs_evaluates_the_loss_itself_and_lowers_it() -> None:
+def test_lbfgs_evaluates_the_loss_itself_and_lowers_it(small_model: SmallModel) -> None:
     model = small_model()
     step = train_step(model)
     step.optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn="strong_wolfe")
@@ -100,7 +98,7 @@ def test_lbfgs_evaluates_the_loss_itself_and_lowers_it() -> None:
     assert losses[2] < losses[0]
 
 
-def test_bf16_keeps_boxes_and_losses_in_float32() -> None:
+def test_bf16_keeps_boxes_and_losses_in_float32(small_model: SmallModel) -> None:
     model = small_model()
     model.train()
     with Precision("bf16", CPU).autocast():
@@ -108,3 +106,13 @@ def test_bf16_keeps_boxes_and_losses_in_float32() -> None:
     assert outputs["boxes_cxcywh"].dtype == torch.float32
     losses = Criterion(10, match)(outputs, batch_of(1).targets, 2.0)
     assert losses["loss"].dtype == torch.float32
+
+
+def test_the_norms_of_each_group_where_asked_for(small_model: SmallModel) -> None:
+    """One group of plain SGD: the update is the rate times the clipped gradient."""
+    step = train_step(small_model(), lr=0.5, clip_norm=0.01)
+    assert step([batch_of(1)]).group_norms is None
+    norms = step([batch_of(1)], measure_groups=True).group_norms
+    assert norms is not None
+    assert norms["grad_norm"]["0"] == pytest.approx(0.01, rel=1e-3)
+    assert norms["update_norm"]["0"] == pytest.approx(0.005, rel=1e-2)
