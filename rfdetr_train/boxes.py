@@ -22,12 +22,6 @@ def cxcywh_to_xyxy(boxes_cxcywh: Tensor) -> Tensor:
     return torch.cat((centre - half, centre + half), dim=-1)
 
 
-def xyxy_to_cxcywh(boxes_xyxy: Tensor) -> Tensor:
-    """(..., 4) xyxy -> (..., 4) cxcywh."""
-    upper_left, lower_right = boxes_xyxy.split(2, dim=-1)
-    return torch.cat(((upper_left + lower_right) / 2, lower_right - upper_left), dim=-1)
-
-
 def apply_deltas(deltas: Tensor, references_cxcywh: Tensor) -> Tensor:
     """Move and scale reference boxes: centre + delta_xy * size, size * exp(delta_wh); no sigmoid bounds the result.
 

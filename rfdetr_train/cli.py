@@ -1,9 +1,10 @@
-"""The command line, and the only place below which Hydra exists: compose, check, hand plain dataclasses down."""
+"""The command line: compose a config with Hydra, check it, and hand plain dataclasses to a command."""
 
 import logging
 import os
 import secrets
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
-    command, arguments = _split_command(arguments)
     if {"-h", "--help"} & set(arguments):
         from rfdetr_train.cli_help import help_text
 
@@ -37,60 +37,69 @@ def run(arguments: list[str]) -> int:
     if "--version" in arguments:
         sys.stdout.write(f"rfdetr_train {__version__}\n")
         return 0
-    if os.environ.get("HYDRA_FULL_ERROR"):
-        _run_hydra(command, arguments)
-        return 0
+    command = "train"
+    wants_tracebacks = bool(os.environ.get("HYDRA_FULL_ERROR"))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and every error is shown in one way: ours
     try:
+        command, arguments = _split_command(arguments)
         _run_hydra(command, arguments)
         return 0
     except Interrupted as interruption:
         return 128 + interruption.signal_number
-    except JobFailed:
-        return 1  # already in the log of the job and on the terminal
+    except Exception as error:
+        if wants_tracebacks:
+            raise
+        return _show(error, command, arguments)
     except KeyboardInterrupt:
         return 130
-    except Exception as error:
+    finally:
+        if not wants_tracebacks:
+            del os.environ["HYDRA_FULL_ERROR"]
+
+
+def _show(error: Exception, command: str, arguments: list[str]) -> int:
+    """Say what went wrong, unless the job has said it in its log and on the terminal; the exit code."""
+    if not isinstance(error, JobFailed):
         from rfdetr_train.cli_help import explain
 
         sys.stderr.write(f"{explain(error, command, arguments)}\n")
-        return 1
-    finally:
-        del os.environ["HYDRA_FULL_ERROR"]
+    return 1
 
 
 def _split_command(arguments: list[str]) -> tuple[str, list[str]]:
-    """Take the command word off the front (train when there is none); turn `FILE.yaml` into Hydra's flags for it."""
-    command = "train"
-    if arguments and arguments[0] in COMMANDS:
-        command, arguments = arguments[0], arguments[1:]
-    elif arguments and arguments[0].isidentifier():
+    """The command word, train when there is none, and the rest; a saved config knows its own command."""
+    named = arguments[:1] if arguments and arguments[0].isidentifier() else []
+    if named and named[0] not in COMMANDS:
         from rfdetr_train.cli_help import did_you_mean
 
-        hint = did_you_mean(arguments[0], COMMANDS) or f"the commands are {', '.join(COMMANDS)}"
-        raise SystemExit(f"{arguments[0]}: no such command; {hint}")
-    return command, arguments
+        hint = did_you_mean(named[0], COMMANDS) or f"the commands are {', '.join(COMMANDS)}"
+        raise UserError(f"{named[0]}: no such command; {hint}")
+    rest = arguments[len(named) :]
+    if not rest or not rest[0].endswith((".yaml", ".yml")) or "=" in Path(rest[0]).name:
+        return (named or ["train"])[0], rest
+    return _split_saved_config(Path(rest[0]), named, rest[1:])
+
+
+def _split_saved_config(file: Path, named: list[str], rest: list[str]) -> tuple[str, list[str]]:
+    """`RUN_DIR/config.yaml` repeats that run: Hydra takes the file as the primary config."""
+    if not file.is_file():
+        raise UserError(f"{file}: no such config file (looked for {file.resolve()})")
+    defaults = [line[2:].strip() for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("- ")]
+    command = defaults[0] if defaults else ""
+    if command not in COMMANDS or (named and named[0] != command):
+        raise UserError(f"{file}: is no saved config of the command {(named or ['train'])[0]}; give a run's config.yaml")
+    return command, ["--config-dir", str(file.resolve().parent), "--config-name", file.stem, *rest]
 
 
 def _run_hydra(command: str, arguments: list[str]) -> None:
     import hydra
 
     _prepare_hydra()
-    sys.argv = ["rfdetr_train", *_saved_config_flags(arguments)]
+    sys.argv = ["rfdetr_train", *arguments]
     task = _Task(command)
     hydra.main(version_base=None, config_path=str(conf_dir()), config_name=command)(task)()
     if task.failure is not None:
         raise JobFailed(str(task.failure)) from task.failure
-
-
-def _saved_config_flags(arguments: list[str]) -> list[str]:
-    """`RUN_DIR/config.yaml` in front repeats that run: Hydra takes the file as the primary config."""
-    if not arguments or not arguments[0].endswith((".yaml", ".yml")) or "=" in Path(arguments[0]).name:
-        return arguments
-    file = Path(arguments[0])
-    if not file.is_file():
-        raise UserError(f"{file}: no such config file (looked for {file.resolve()})")
-    return ["--config-dir", str(file.resolve().parent), "--config-name", file.stem, *arguments[1:]]
 
 
 def _prepare_hydra() -> None:
@@ -134,6 +143,7 @@ class _Task:
             raise
         except Exception as error:
             _log_failure(error, run_dir / f"{self.command}.log")
+            traceback.clear_frames(error.__traceback__)  # the model of a failed job must not outlive it in a sweep
             if HydraConfig.get().mode == RunMode.MULTIRUN:
                 raise JobFailed(str(error)) from error  # the sweep goes on with the other jobs, and then names this one
             self.failure = error  # raised once Hydra is done, whose own report would only say it again

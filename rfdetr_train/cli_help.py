@@ -61,7 +61,9 @@ def explain(error: BaseException, command: str, arguments: list[str]) -> str:
 
 
 def _override_keys(arguments: list[str]) -> list[str]:
-    return [argument.lstrip("+~").split("=", 1)[0].split("@")[0] for argument in arguments if "=" in argument]
+    """Keys that are meant to exist; `+key=` may name an entry of a dict, whose keys the schema does not know."""
+    overrides = [argument for argument in arguments if "=" in argument and not argument.startswith(("+", "-"))]
+    return [override.lstrip("~").split("=", 1)[0].split("@")[0] for override in overrides]
 
 
 def _key_hint(key: str, command: str) -> str | None:

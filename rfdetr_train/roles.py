@@ -14,3 +14,5 @@ class ParameterRole(NamedTuple):
     layers_above: int = 0
     """How often the encoder's layer-wise decay acts: 0 for its final norm and outside the encoder. With L = last
     feature block + 1: L - i for block i (from 0) and L + 1 for the embeddings."""
+    hidden_matrix: bool = False
+    """Whether it is a matrix between hidden layers, which Muon is made for: no embedding and no matrix of a head."""

@@ -29,8 +29,9 @@ SCHEDULERS = {
     "torch": config.TorchSchedulerConfig,
 }
 DATA = {"coco": config.CocoDataConfig, "shapes": config.ShapesDataConfig}
+WARMUPS = {"none": config.WarmupConfig, "linear": config.LinearWarmupConfig}
 AVERAGES = {"default": config.EmaConfig, "swa": config.SwaConfig, "none": config.AveragingConfig}
-GROUPS = {"optimizer": OPTIMIZERS, "scheduler": SCHEDULERS, "data": DATA, "ema": AVERAGES}
+GROUPS = {"optimizer": OPTIMIZERS, "scheduler": SCHEDULERS, "warmup": WARMUPS, "data": DATA, "ema": AVERAGES}
 COMMANDS = {"train": config.TrainConfig, "evaluate": config.EvaluateConfig}
 
 

@@ -4,6 +4,7 @@ Takes the overrides of the training command, and before them --steps-per-epoch (
 """
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib
@@ -15,20 +16,17 @@ from matplotlib.axes import Axes
 from torch import nn
 
 from rfdetr_train.cli import compose_config
-from rfdetr_train.config import TrainConfig
+from rfdetr_train.config import SwaConfig, TrainConfig
+from rfdetr_train.engine.run_length import RunLength
+from rfdetr_train.models.rfdetr import build_model
 from rfdetr_train.optim.optimizers import build_optimizer
 from rfdetr_train.optim.param_groups import annotate
-from rfdetr_train.optim.schedulers import build_scheduler
+from rfdetr_train.optim.schedulers import ManagedScheduler, build_scheduler
+from rfdetr_train.optim.swa_scheduler import SwaScheduler
 from rfdetr_train.roles import ParameterRole
 
 LEVEL_METRIC = 0.5
 """What every evaluation is taken to give: a schedule that waits for improvement sees none."""
-PLACES = {
-    "head and projector": ParameterRole("head", "weight"),
-    "decoder": ParameterRole("decoder", "weight"),
-    "encoder, final norm": ParameterRole("encoder", "norm", 0),
-    "encoder, first block": ParameterRole("encoder", "weight", 13),
-}
 
 
 def main() -> None:
@@ -42,8 +40,9 @@ def main() -> None:
 
 def draw(config: TrainConfig, steps_per_epoch: int, output: Path) -> None:
     """Write the PNG: rates by step, the warmup enlarged beside it if there is one."""
-    warmup_steps, total_steps = run_length(config, steps_per_epoch)
-    rates = trace(config, warmup_steps, total_steps, steps_per_epoch)
+    length = RunLength.of(steps_per_epoch, config.trainer.epochs, config.trainer.max_steps)
+    warmup_steps, total_steps = length.warmup_steps(config.warmup), length.total_steps
+    rates = trace(config, length)
     figure, axes = plt.subplots(1, 2 if warmup_steps else 1, figsize=(12 if warmup_steps else 8, 4.5), squeeze=False)
     plot_lines(axes[0, 0], rates, total_steps)
     axes[0, 0].set_title(f"{config.scheduler.name}, {warmup_steps} warmup steps of {total_steps}")
@@ -57,40 +56,57 @@ def draw(config: TrainConfig, steps_per_epoch: int, output: Path) -> None:
     plt.close(figure)
 
 
-def run_length(config: TrainConfig, steps_per_epoch: int) -> tuple[int, int]:
-    """Warmup and total steps of the run."""
-    total_steps = config.trainer.epochs * steps_per_epoch
-    if config.trainer.max_steps is not None:
-        total_steps = min(total_steps, config.trainer.max_steps)
-    warmup = config.warmup
-    return warmup.steps or round((warmup.epochs or 0.0) * steps_per_epoch), total_steps
+def trace(config: TrainConfig, length: RunLength) -> dict[str, list[float]]:
+    """The rate that each step of the run uses, by place."""
+    with torch.device("meta"):  # names and roles only
+        roles = build_model(config.model, num_classes=1).parameter_roles()
+    places = places_of(roles)
+    scheduler = scheduler_of(config, length, roles, places)
+    rates: dict[str, list[float]] = {place: [] for place in places.values()}
+    for step in range(1, length.total_steps + 1):
+        for group in scheduler.optimizer.param_groups:
+            for name in group["param_names"]:
+                rates[places[name]].append(float(group["lr"]))
+        scheduler.optimizer.step(lambda: 0.0)
+        scheduler.step()
+        epoch, position = divmod(step, length.steps_per_epoch)
+        if position == 0:
+            scheduler.epoch_end()
+        if step == length.total_steps or (position == 0 and epoch % config.evaluation.every_epochs == 0):
+            scheduler.evaluated({getattr(config.scheduler, "monitor", "AP"): LEVEL_METRIC})
+    return rates
 
 
-def trace(config: TrainConfig, warmup_steps: int, total_steps: int, steps_per_epoch: int) -> dict[str, list[float]]:
-    """The rate that each step of the run uses, by place; from the run's own optimizer and scheduler."""
-    parameters = {place: nn.Parameter(torch.zeros(2, 2)) for place in PLACES}
-    optimizer = build_optimizer(
-        config.optimizer, annotate(parameters.items(), PLACES, config.optimizer), torch.device("cpu")
+def places_of(roles: dict[str, ParameterRole]) -> dict[str, str]:
+    """A parameter for each line of the picture: its name, and what the line is called."""
+    weights = {name: role for name, role in roles.items() if role.kind == "weight"}
+    heads, decoder, encoder = (
+        [name for name, role in weights.items() if role.part == part] for part in ("head", "decoder", "encoder")
     )
+    final_norm = next(name for name, role in roles.items() if role.part == "encoder" and role.layers_above == 0)
+    return {
+        heads[0]: "head and projector",
+        decoder[0]: "decoder",
+        final_norm: "encoder, final norm",
+        max(encoder, key=lambda name: roles[name].layers_above): "encoder, first block",
+    }
+
+
+def scheduler_of(
+    config: TrainConfig, length: RunLength, roles: dict[str, ParameterRole], names: Iterable[str]
+) -> ManagedScheduler:
+    """The run's own scheduler and, in it, its optimizer, over small parameters of these names."""
+    parameters = [(name, nn.Parameter(torch.zeros(2, 2))) for name in names]
+    optimizer = build_optimizer(config.optimizer, annotate(parameters, roles, config.optimizer), "cpu")
     scheduler = build_scheduler(
         optimizer,
         config.scheduler,
-        warmup_steps=warmup_steps,
-        total_steps=total_steps,
-        steps_per_epoch=steps_per_epoch,
-        parameter_order=list(PLACES),
+        warmup_steps=length.warmup_steps(config.warmup),
+        total_steps=length.total_steps,
+        steps_per_epoch=length.steps_per_epoch,
+        parameter_order=list(roles),
     )
-    rates: dict[str, list[float]] = {place: [] for place in PLACES}
-    for step in range(total_steps):
-        for group in optimizer.param_groups:
-            for place in group["param_names"]:
-                rates[place].append(float(group["lr"]))
-        optimizer.step(lambda: torch.zeros(()))
-        scheduler.step()
-        if (step + 1) % steps_per_epoch == 0:
-            scheduler.epoch_end()
-            scheduler.evaluated({getattr(config.scheduler, "monitor", "AP"): LEVEL_METRIC})
-    return rates
+    return SwaScheduler(scheduler, config.ema) if isinstance(config.ema, SwaConfig) else scheduler
 
 
 def plot_lines(axes: Axes, rates: dict[str, list[float]], num_steps: int, marker: str | None = None) -> None:

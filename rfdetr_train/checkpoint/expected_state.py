@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rfdetr_train.errors import UserError
+from rfdetr_train.state_dicts import State
 
-State = dict[str, Any]
-RATES = ("params", "param_names", "group_name", "lr", "initial_lr", "weight_decay")
+NO_MATTER = ("params", "param_names", "group_name", "lr", "initial_lr", "weight_decay")
+"""Entries of a parameter group that make no difference to which state its parameters have."""
 
 
 class ExpectedState:
@@ -24,7 +25,7 @@ class ExpectedState:
         """The state of `parameter`, or, before its first step, what it will be (the values mean nothing)."""
         if self._optimizer.state.get(parameter):
             return self._optimizer.state[parameter]
-        settings = repr({key: value for key, value in group.items() if key not in RATES})
+        settings = repr({key: value for key, value in group.items() if key not in NO_MATTER})
         key = (settings, parameter.shape, parameter.dtype, parameter.device)
         if key not in self._tried:
             self._tried[key] = _try_step(self._optimizer, group, parameter)

@@ -1,18 +1,13 @@
 """Checkpoint files: written whole or not at all, read without running anything that is in them."""
 
-import logging
-import random
 import zipfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import torch
 
 from rfdetr_train.atomic_file import replacing
 from rfdetr_train.errors import UserError
-
-log = logging.getLogger(__name__)
 
 FORMAT = 1
 """Version of the content; a reader refuses a newer one."""
@@ -82,27 +77,6 @@ def resolve(reference: str | Path, prefer: tuple[str, ...]) -> Path:
     return path
 
 
-def random_state() -> dict[str, Any]:
-    """The state of every random generator, as plain values and tensors."""
-    version, words, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = cast(tuple, np.random.get_state(legacy=True))
-    return {
-        "python": [version, list(words), gauss],
-        "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(cached)],
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-
-
-def restore_random_state(state: dict[str, Any]) -> None:
-    """The inverse of `random_state`; CUDA's is restored where the number of devices is the same."""
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
-    kind, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))
-    torch.set_rng_state(state["torch"])
-    if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda"])
-    elif state["cuda"]:
-        log.warning("the checkpoint has the random state of %d GPUs, here are %d: it is not restored",
-                    len(state["cuda"]), torch.cuda.device_count())  # fmt: skip
+def run_folder_of(path: Path) -> Path | None:
+    """The run folder of a checkpoint that lies where a run puts it; None for a copy elsewhere."""
+    return path.parent.parent if path.parent.name == "checkpoints" else None

@@ -22,7 +22,9 @@ def find_resume(resume: str | None, run_dir: Path, runs_dir: Path, config: dict[
         return None
     if resume != "auto":
         return files.resolve(resume, prefer=("last", "best"))
-    newest_first = sorted(runs_dir.glob("*/*/checkpoints/last.pt"), key=lambda path: path.stat().st_mtime, reverse=True)
+    places = ("*/*", "*/*/*")  # of single runs, of a sweep's jobs
+    found = [path for place in places for path in runs_dir.glob(f"{place}/checkpoints/last.pt")]
+    newest_first = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
     own = run_dir / "checkpoints" / "last.pt"
     for path in [own, *(path for path in newest_first if path != own)]:
         if path.is_file() and _same_run(path, config):
@@ -38,6 +40,8 @@ def _same_run(path: Path, config: dict[str, Any]) -> bool:
     except UserError as error:
         log.warning("resume=auto: passing over %s", error)
         return False
+    if config["trainer"]["batch_size"] == "auto":  # settled once, and then kept
+        saved = {**saved, "trainer": {**saved["trainer"], "batch_size": "auto"}}
     return _identity(saved) == _identity(config)
 
 

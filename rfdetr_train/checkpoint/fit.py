@@ -1,18 +1,23 @@
 """Making the weights of one model fit another: other classes, another resolution, fewer queries or groups."""
 
 import logging
+import math
+import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rfdetr_train.errors import UserError
+from rfdetr_train.position_table import resize_positions
 
 log = logging.getLogger(__name__)
 
 LEAST_SHARE = 0.5
 """A checkpoint of which less than this share of the numbers fits is refused: it is another model's."""
+CLASS_HEAD = re.compile(r"(two_stage\.groups\.\d+\.)?class_embed\..+")
+"""The parameters of the class heads: the detector's and one of each group of the two-stage selection."""
 
 
 class FitReport(NamedTuple):
@@ -21,7 +26,7 @@ class FitReport(NamedTuple):
     taken: list[str]
     resized: list[str]
     fresh: list[str]
-    """Tensors that keep their initial values: another number of classes, or not in the file."""
+    """Tensors that keep the values they have: class heads of other classes, or not in the file."""
     unused: list[str]
     """Tensors of the file that the model does not have."""
 
@@ -33,18 +38,49 @@ class QueryLayout(NamedTuple):
     groups: int
 
 
+def classes_agree(saved: Sequence[str] | None, wanted: Sequence[str], source: str) -> bool:
+    """Whether the class names of a file are those of this run, in order; what differs is logged.
+
+    `saved` is None for a file that does not name its classes: class heads of unknown classes are of no use.
+    """
+    if saved is None:
+        log.warning("%s: does not say its classes, so the class heads start afresh", source)
+        return False
+    if list(saved) == list(wanted):
+        return True
+    log.warning("%s: has other classes, so the class heads start afresh: %s; here %s",
+                source, _shown(saved), _shown(wanted))  # fmt: skip
+    return False
+
+
 def load_fitting(
-    model: nn.Module, saved: dict[str, Tensor], saved_layout: QueryLayout | None, layout: QueryLayout, source: str
+    model: nn.Module,
+    saved: dict[str, Tensor],
+    saved_layout: QueryLayout | None,
+    layout: QueryLayout,
+    source: str,
+    *,
+    same_classes: bool,
 ) -> FitReport:
     """Load what fits of `saved` into `model`, adapting what can be adapted, and log what was not taken as it was.
 
-    Refused with a `UserError` when less than half of the model's numbers find a value in the file.
+    Args:
+        model: the detector, or its average.
+        saved: a state dict under our names.
+        saved_layout: queries and groups of the model it belongs to; None where they are not known.
+        layout: those of `model`.
+        source: what the log calls the file.
+        same_classes: whether the file's class names are those of `model`, in order, as `classes_agree` finds out;
+            otherwise the class heads stay as they are in `model`.
+
+    Raises:
+        UserError: less than half of the model's numbers find a value in the file.
     """
     own = model.state_dict()
     report = FitReport([], [], [], sorted(set(saved) - set(own)))
     fitted = {}
     for name, target in own.items():
-        value = saved.get(name)
+        value = saved.get(name) if same_classes or not CLASS_HEAD.fullmatch(name) else None
         adapted = None if value is None else _adapt(name, value, target, saved_layout, layout)
         if adapted is None:
             report.fresh.append(name)
@@ -86,17 +122,19 @@ def _regroup_queries(value: Tensor, saved: QueryLayout | None, wanted: QueryLayo
 
 def _resize_positions(value: Tensor, target: Tensor) -> Tensor | None:
     """A position table (1, 1 + h * w, width) for another square grid; the class token's part is kept."""
-    side, wanted = (round((t.shape[1] - 1) ** 0.5) for t in (value, target))
+    side, wanted = (math.isqrt(t.shape[1] - 1) for t in (value, target))
     if value.shape[2] != target.shape[2] or side * side + 1 != value.shape[1] or wanted * wanted + 1 != target.shape[1]:
         return None
-    grid = value[:, 1:].reshape(1, side, side, -1).permute(0, 3, 1, 2).float()
-    grid = F.interpolate(grid, (wanted, wanted), mode="bicubic", align_corners=False, antialias=True)
-    return torch.cat([value[:, :1], grid.permute(0, 2, 3, 1).flatten(1, 2).to(value.dtype)], dim=1)
+    patches = resize_positions(value[:, 1:], (wanted, wanted)).flatten(1, 2)
+    return torch.cat([value[:, :1], patches.to(value.dtype)], dim=1)
 
 
 def _log_report(report: FitReport, source: str) -> None:
     log.info("%s: %d tensors taken as they are", source, len(report.taken))
     for word, names in (("resized", report.resized), ("start afresh", report.fresh), ("not used", report.unused)):
         if names:
-            shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-            log.warning("%s: %d tensors %s: %s", source, len(names), word, shown)
+            log.warning("%s: %d tensors %s: %s", source, len(names), word, _shown(names))
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

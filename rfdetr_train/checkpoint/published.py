@@ -1,6 +1,7 @@
 """The published COCO weights: which file, from where, and how it comes into the cache unharmed."""
 
 import hashlib
+import http.client
 import logging
 import urllib.error
 import urllib.request
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rfdetr_train.atomic_file import replacing
+from rfdetr_train.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +51,11 @@ class Unavailable(RuntimeError):
 def fetch(variant: str, folder: Path, on_bytes: Callable[[int, int | None], None] = lambda done, total: None) -> Path:
     """The published file of `variant` in `folder`, downloaded if it is not there, its MD5 checked before use.
 
-    `on_bytes(done, total)` is told of the progress. Raises `Unavailable`.
+    `on_bytes(done, total)` is told of the progress.
+
+    Raises:
+        Unavailable: the file is not there and cannot be fetched.
+        UserError: the file that is there is another one.
     """
     if variant not in PUBLISHED:
         raise Unavailable(f"there are no published weights for model={variant}")
@@ -58,12 +64,12 @@ def fetch(variant: str, folder: Path, on_bytes: Callable[[int, int | None], None
     by_hand = f"; to bring it by hand, put {published.address} at {path}"
     if path.is_file():
         if md5_of(path) != published.md5:
-            raise Unavailable(f"{path} is not the published file (its MD5 is {md5_of(path)}); remove it{by_hand}")
+            raise UserError(f"{path}: is not the published file (its MD5 is {md5_of(path)}); remove it{by_hand}")
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _download(published, path, on_bytes)
-    except (OSError, ValueError) as error:  # urllib's errors are OSErrors
+    except (OSError, http.client.HTTPException, ValueError) as error:  # urllib's own errors are OSErrors
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # it is the answer itself, with its socket
         raise Unavailable(f"{published.address} cannot be fetched: {error}{by_hand}") from error

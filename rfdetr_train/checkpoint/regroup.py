@@ -21,9 +21,10 @@ from rfdetr_train.checkpoint.regroup_scheduler import (
     regroup_scheduler_state,
     rescaled,
 )
-from rfdetr_train.checkpoint.saved_optimizer import SavedOptimizer, Sources, State, read_saved, with_names
+from rfdetr_train.checkpoint.saved_optimizer import SavedOptimizer, Sources, read_saved, with_names
+from rfdetr_train.state_dicts import State
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class Scheduler(Protocol):
@@ -45,9 +46,9 @@ class Account:
 
     def log(self) -> None:
         """Say the numbers, and each dropped one with its reason."""
-        logger.info("optimizer state: %d moved, %d dropped, %d new", len(self.moved), len(self.dropped), len(self.new))
+        log.info("optimizer state: %d moved, %d dropped, %d new", len(self.moved), len(self.dropped), len(self.new))
         for name, reason in self.dropped.items():
-            logger.info("dropped: %s (%s)", name, reason)
+            log.info("dropped: %s (%s)", name, reason)
 
 
 def restore_optimization(
@@ -59,9 +60,11 @@ def restore_optimization(
     sources: Sources | None = None,
     order: Sequence[str] | None = None,
 ) -> Account:
-    """Load the optimizer, then the scheduler that is built on it: the one order that is exact.
+    """Load the optimizer's state, then the scheduler's, after both have been built.
 
-    A scheduler sets the rates of step 0 when it is built; built after this it would overwrite the loaded ones.
+    The scheduler must be built first of all, because building it writes the rates of step 0 into the optimizer's
+    groups. The optimizer's state comes next, because it puts the saved rates there. The scheduler's state comes last,
+    because a scheduler goes on from the rates that it finds in the groups.
 
     Args:
         optimizer: over this run's groups, with `param_names`.

@@ -5,12 +5,7 @@ from typing import Any
 
 from rfdetr_train.checkpoint.saved_optimizer import SavedOptimizer
 from rfdetr_train.errors import UserError
-
-State = dict[str, Any]
-PER_GROUP = ("base_lrs", "_last_lr", "lr_lambdas", "min_lrs", "full_lrs")
-"""Entries with one value per parameter group."""
-RATES = ("_last_lr", "full_lrs")
-"""Those that follow when a group's initial rate is another one than in the file."""
+from rfdetr_train.state_dicts import PER_GROUP, PRESENT_RATES, State
 
 
 def regroup_scheduler_state(state: State, saved: SavedOptimizer, groups: Sequence[State]) -> State:
@@ -75,14 +70,14 @@ def _entry(key: str, values: list[Any], group: State, saved: SavedOptimizer) -> 
             )
     if key == "base_lrs":
         return initial_lr
-    return rescaled(first, saved.groups[indices[0]], initial_lr) if key in RATES else first
+    return rescaled(first, saved.groups[indices[0]], initial_lr) if key in PRESENT_RATES else first
 
 
 def _entry_of_new(key: str, values: list[Any], initial_lr: float, saved: SavedOptimizer) -> Any:
     """A group of parameters that the file does not know goes by what all groups of the file share."""
     if key == "base_lrs":
         return initial_lr
-    return common_share(key, values, saved.groups) * initial_lr if key in RATES else values[0]
+    return common_share(key, values, saved.groups) * initial_lr if key in PRESENT_RATES else values[0]
 
 
 def _check_length(key: str, values: list[Any], num_groups: int) -> None:

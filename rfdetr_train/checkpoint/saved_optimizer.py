@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from rfdetr_train.errors import UserError
+from rfdetr_train.state_dicts import State
 
-State = dict[str, Any]
 Sources = Mapping[str, Sequence[str]]
 """Our name -> the saved names whose tensors, joined along dimension 0, make it."""
 

@@ -12,6 +12,7 @@ from rfdetr_train.checkpoint import files, published
 from rfdetr_train.checkpoint.fit import QueryLayout
 from rfdetr_train.checkpoint.reference_weights import from_reference
 from rfdetr_train.errors import UserError
+from rfdetr_train.labels import LabelMap
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,8 @@ class StartingWeights(NamedTuple):
     state: dict[str, Tensor]
     layout: QueryLayout | None
     """Queries and groups of the model that the weights belong to, where the file says so."""
+    class_names: tuple[str, ...] | None
+    """The names of the classes in the order of their logits; None where the file does not say them."""
     source: str
     """What was used, for the log and summary.json."""
 
@@ -36,12 +39,14 @@ def find_starting_weights(
 ) -> StartingWeights | None:
     """The weights that `weights=auto|coco|none|PATH` means for a model variant; None is random, which is said loudly.
 
-    `folder` is the cache of published files. Raises `UserError` for a file that cannot be used, and where `coco`
-    insists on published weights that are not to be had.
+    `folder` is the cache of published files. Raises `UserError` for a file that cannot be used, for an address, and
+    where `coco` insists on published weights that are not to be had.
     """
     if weights == "none":
         log.warning(RANDOM_WARNING, "weights=none")
         return None
+    if "://" in weights:
+        raise UserError(f"weights={weights}: addresses are not fetched; download the file and give its path")
     if weights not in ("auto", "coco"):
         return read_weights(files.resolve(weights, prefer=("best", "last")))
     try:
@@ -54,7 +59,7 @@ def find_starting_weights(
 
 
 def read_weights(path: Path) -> StartingWeights:
-    """Weights of one of our checkpoints (the average, if it has one) or of a file of the reference package."""
+    """Weights of one of our checkpoints (its `best_kind`) or of a file of the reference package."""
     content = files.load_untrusted(path, extra_types=(argparse.Namespace,))
     if "loop" in content and "model_config" in content:
         return _from_ours(content, path)
@@ -63,11 +68,27 @@ def read_weights(path: Path) -> StartingWeights:
     raise UserError(f"{path}: neither a checkpoint of rfdetr_train nor one of the reference package")
 
 
+def best_kind(saved: dict[str, Any]) -> str:
+    """Which weights of one of our checkpoints to use, `raw` or `ema`: those that scored best.
+
+    Where nothing has been scored it is the average, if anything has entered it. A file that holds no average, such as
+    one of a run that went on without, has only raw ones.
+    """
+    if not saved["ema"] or not saved["ema"]["num_updates"]:
+        return "raw"
+    best = saved["loop"]["best"]
+    return best["weights"] if best else "ema"
+
+
 def _from_ours(content: dict[str, Any], path: Path) -> StartingWeights:
-    average = content["ema"]
-    state, kind = (average["model"], "average") if average and average["num_updates"] else (content["model"], "raw")
+    kind = best_kind(content)
     config = content["model_config"]
-    return StartingWeights(state, QueryLayout(config["num_queries"], config["group_detr"]), f"{path} ({kind} weights)")
+    return StartingWeights(
+        state=content["model"] if kind == "raw" else content["ema"]["model"],
+        layout=QueryLayout(config["num_queries"], config["group_detr"]),
+        class_names=LabelMap.from_plain(content["label_map"]).names,
+        source=f"{path} ({kind} weights)",
+    )
 
 
 def _from_reference_file(content: dict[str, Any], path: Path) -> StartingWeights:
@@ -75,4 +96,14 @@ def _from_reference_file(content: dict[str, Any], path: Path) -> StartingWeights
     values = vars(arguments) if isinstance(arguments, argparse.Namespace) else (arguments or {})
     queries, groups = values.get("num_queries"), values.get("group_detr")
     layout = QueryLayout(queries, groups) if isinstance(queries, int) and isinstance(groups, int) else None
-    return StartingWeights(from_reference(content["model"]), layout, f"{path} (reference package)")
+    return StartingWeights(
+        state=from_reference(content["model"]),
+        layout=layout,
+        class_names=_class_names(values.get("class_names")),
+        source=f"{path} (reference package)",
+    )
+
+
+def _class_names(value: Any) -> tuple[str, ...] | None:
+    is_list_of_names = isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value)
+    return tuple(value) if is_list_of_names else None

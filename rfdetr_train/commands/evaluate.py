@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from rfdetr_train.checkpoint import files
+from rfdetr_train.checkpoint.starting_weights import best_kind
 from rfdetr_train.config import EvaluateConfig, ModelConfig
 from rfdetr_train.data.coco import read_split
 from rfdetr_train.data.image_check import check_images
 from rfdetr_train.data.sample import Dataset, Split
-from rfdetr_train.engine.pictures import Pictures
 from rfdetr_train.engine.precision import Precision, choose_device
+from rfdetr_train.engine.run_plots import RunPlots
 from rfdetr_train.engine.signals import StopSignals
 from rfdetr_train.engine.validator import Validation, Validator
 from rfdetr_train.errors import UserError
@@ -32,7 +33,7 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
     weights = choose_weights(config.weights, saved, path)
     label_map = LabelMap.from_plain(saved["label_map"])
     split = load_split(config, Path(config.data.root or saved["data_root"]), label_map)
-    precision = Precision(config.precision, choose_device(config.device))
+    precision = Precision(config.precision, choose_device(config.device, key="device"), key="precision")
     model = load_model(saved, weights, len(label_map.names)).to(precision.device)
     log.info("%s (%s weights) on %s of %s", path, weights, split.name, split.folder)
     with StopSignals() as signals, make_progress(config.progress) as progress:
@@ -48,20 +49,18 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
         )
         validation = validator(model, on_batch=signals.raise_if_received)
     write_results(run_dir, validation, {"checkpoint": str(path), "weights": weights, "split": split.name})
-    Pictures(run_dir, split, curves=False, num_samples=config.sample_images).draw(validation.detections)
+    RunPlots(run_dir, split, enabled=True, num_samples=config.sample_images).draw(validation.detections)
     show(validation, run_dir)
     return validation.metrics.overall["AP"]
 
 
 def choose_weights(wanted: str, saved: dict[str, Any], path: Path) -> str:
-    """`raw` or `ema`; auto takes those that scored best, or the average where nothing has been scored."""
-    has_average = saved["ema"] is not None and saved["ema"]["num_updates"] > 0
-    if wanted == "ema" and not has_average:
+    """`raw` or `ema`; auto takes those that scored best when the checkpoint was written."""
+    if wanted == "auto":
+        return best_kind(saved)
+    if wanted == "ema" and not (saved["ema"] and saved["ema"]["num_updates"]):
         raise UserError(f"weights=ema: {path} holds no average; use weights=raw")
-    if wanted != "auto":
-        return wanted
-    best = saved["loop"]["best"]
-    return best["weights"] if best else ("ema" if has_average else "raw")
+    return wanted
 
 
 def load_model(saved: dict[str, Any], weights: str, num_classes: int) -> RFDETR:

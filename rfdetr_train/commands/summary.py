@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rfdetr_train.checkpoint.versions import versions
-from rfdetr_train.config import TrainConfig
-from rfdetr_train.data.sample import Dataset
-from rfdetr_train.engine.trainer import Trainer
+from rfdetr_train.engine.run import Run
+from rfdetr_train.engine.saver import Saver
 from rfdetr_train.errors import Interrupted
 from rfdetr_train.loggers.files import SUMMARY_NAME, write_json
 from rfdetr_train.loggers.tables import print_table
@@ -25,9 +24,8 @@ class RunSummary:
     """What a run was and how it ended."""
 
     run_dir: Path
-    config: TrainConfig
-    dataset: Dataset
-    trainer: Trainer
+    run: Run
+    saver: Saver
     weights: str
     """Where the weights came from, as used."""
     parent: Path | None
@@ -49,60 +47,60 @@ class RunSummary:
 
     def to_plain(self, status: str) -> dict[str, Any]:
         """The content of summary.json."""
-        trainer, state = self.trainer, self.trainer.state
+        run, loop, config = self.run, self.run.loop, self.run.config
+        checkpoints = {"last": self.saver.last, "best": self.saver.best}
         return {
             "status": status,
-            "name": self.config.name,
-            "notes": self.config.notes,
-            "epochs": state.epoch,
-            "steps": state.step,
-            "duration_s": state.seconds,
-            "device": str(trainer.parts.step.precision.device),
-            "precision": trainer.parts.step.precision.name,
-            "seed": self.config.seed,
+            "name": config.name,
+            "notes": config.notes,
+            "epochs": loop.epoch,
+            "steps": loop.step,
+            "duration_s": run.seconds,
+            "device": str(run.precision.device),
+            "precision": run.precision.name,
+            "seed": config.seed,
+            "batch_size": config.trainer.batch_size,
             "weights": self.weights,
             "data": self._data(),
             "model": self._model(),
-            "best": state.best,
-            "last": state.last,
-            "checkpoints": {
-                kind: str(path) if path.is_file() else None
-                for kind, path in (("last", trainer.saver.last), ("best", trainer.saver.best))
-            },
+            "best": loop.best,
+            "last": loop.last,
+            "checkpoints": {kind: str(path) if path.is_file() else None for kind, path in checkpoints.items()},
             "versions": versions(),
             "parent": str(self.parent) if self.parent else None,
         }
 
     def _data(self) -> dict[str, Any]:
-        counts = {name: len(split) for name, split in self.dataset.splits.items()}
+        dataset = self.run.dataset
+        counts = {name: len(split) for name, split in dataset.splits.items()}
         return {
-            "root": str(self.dataset.root),
-            "format": self.config.data.name,
+            "root": str(dataset.root),
+            "format": self.run.config.data.name,
             **{name: counts.get(name) for name in ("train", "valid", "test")},
-            "classes": list(self.dataset.label_map.names),
-            "dropped": self.dataset.dropped,
+            "classes": list(dataset.label_map.names),
+            "dropped": dataset.dropped,
         }
 
     def _model(self) -> dict[str, Any]:
-        model, optimizer = self.trainer.parts.model, self.trainer.parts.step.optimizer
+        groups = self.run.optimization.optimizer.param_groups
         return {
-            "name": self.config.model.name,
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "trainable_tensors": sum(len(group["params"]) for group in optimizer.param_groups),
-            "optimizer_groups": len(optimizer.param_groups),
-            "resolution": self.config.model.resolution,
+            "name": self.run.config.model.name,
+            "parameters": sum(p.numel() for p in self.run.model.parameters()),
+            "trainable_tensors": sum(len(group["params"]) for group in groups),
+            "optimizer_groups": len(groups),
+            "resolution": self.run.config.model.resolution,
         }
 
     def show(self, status: str) -> None:
         """The result as a table; the last line names the run folder."""
-        state = self.trainer.state
-        scored = [(kind, metrics) for kind, metrics in (("best", state.best), ("last", state.last)) if metrics]
+        loop, config = self.run.loop, self.run.config
+        scored = [(kind, metrics) for kind, metrics in (("best", loop.best), ("last", loop.last)) if metrics]
         if scored:
             columns = ["", "weights", "epoch", "step", *SHOWN_METRICS]
             rows = [
                 [kind, m["weights"], m["epoch"] + 1, m["step"], *(m[key] for key in SHOWN_METRICS)]
                 for kind, m in scored
             ]
-            print_table(f"{self.config.model.name} on {self.config.data.name}: {status}", columns, rows)
-        log.info("%s after %d steps, %.0f s", status, state.step, state.seconds)
+            print_table(f"{config.model.name} on {config.data.name}: {status}", columns, rows)
+        log.info("%s after %d steps, %.0f s", status, loop.step, self.run.seconds)
         log.info("run folder: %s", self.run_dir)

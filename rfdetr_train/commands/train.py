@@ -1,16 +1,16 @@
 """`python -m rfdetr_train`: build the parts of a run, connect them, run them, sum up."""
 
+import dataclasses
 import logging
 import shutil
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from rfdetr_train.checkpoint import files
 from rfdetr_train.checkpoint.find_run import find_resume
-from rfdetr_train.checkpoint.fit import load_fitting
+from rfdetr_train.checkpoint.fit import classes_agree, load_fitting
 from rfdetr_train.checkpoint.starting_weights import find_starting_weights
 from rfdetr_train.commands.summary import RunSummary
 from rfdetr_train.config import TrainConfig
@@ -20,17 +20,18 @@ from rfdetr_train.data.image_check import check_images
 from rfdetr_train.data.loader import TrainLoader
 from rfdetr_train.data.sample import Dataset
 from rfdetr_train.data.transforms import training_scales
+from rfdetr_train.engine.auto_batch import find_batch_size
 from rfdetr_train.engine.averaging import build_average
-from rfdetr_train.engine.loop_state import LoopState
-from rfdetr_train.engine.optimization import RunLength, build_optimization
-from rfdetr_train.engine.pictures import Pictures
+from rfdetr_train.engine.optimization import build_optimization
 from rfdetr_train.engine.precision import Precision, choose_device
 from rfdetr_train.engine.recorder import Recorder
-from rfdetr_train.engine.resume import RunStates, query_layout
+from rfdetr_train.engine.run import Run, query_layout
+from rfdetr_train.engine.run_length import RunLength
+from rfdetr_train.engine.run_plots import RunPlots
 from rfdetr_train.engine.saver import Saver
 from rfdetr_train.engine.signals import StopSignals
 from rfdetr_train.engine.step import TrainStep
-from rfdetr_train.engine.trainer import Parts, Trainer
+from rfdetr_train.engine.trainer import Trainer
 from rfdetr_train.engine.validator import Validator
 from rfdetr_train.loggers.files import METRICS_NAME, MetricsFiles
 from rfdetr_train.loggers.progress import make_progress
@@ -42,20 +43,33 @@ log = logging.getLogger(__name__)
 
 
 def train(config: TrainConfig, run_dir: Path) -> float | None:
-    """Train as `config` says, in `run_dir`; return the best AP of the valid split, which a sweep maximises."""
+    """Train as `config` says, in `run_dir`; return the best AP of the valid split, what a sweep compares jobs by."""
     torch.manual_seed(config.seed)
-    torch.use_deterministic_algorithms(config.trainer.deterministic)
+    # not every operation of the network has a deterministic form on CUDA; torch then warns by name
+    torch.use_deterministic_algorithms(config.trainer.deterministic, warn_only=True)
     precision = Precision(config.trainer.precision, choose_device(config.trainer.device))
     dataset = load_data(config)
-    parent = find_resume(config.resume, run_dir, Path(config.run_dir), asdict(config))
+    parent = find_resume(config.resume, run_dir, Path(config.run_dir), dataclasses.asdict(config))
+    saved = files.load(parent) if parent else None
+    model = build_model(config.model, len(dataset.label_map.names)).to(precision.device)
+    source = str(parent) if parent else load_starting_weights(model, config, dataset)
+    config = settle_batch_size(config, saved, model, precision, len(dataset.splits["train"]))
+
     with ExitStack() as stack:
-        signals = stack.enter_context(StopSignals())
-        trainer, weights = build_trainer(config, dataset, precision, run_dir, parent, signals, stack)
-        summary = RunSummary(run_dir, config, dataset, trainer, weights, parent)
-        with summary.written_at_the_end():
+        loader = stack.enter_context(build_loader(config, dataset, pin_memory=precision.device.type == "cuda"))
+        length = RunLength.of(loader.steps_per_epoch, config.trainer.epochs, config.trainer.max_steps)
+        optimization = build_optimization(config, model, length, precision.device)
+        run = Run(config, dataset, model, optimization, build_average(config.ema, model), precision)
+        saver = Saver(run_dir / "checkpoints", config.checkpoint, run.to_checkpoint)
+        if parent is not None and saved is not None:
+            run.restore(saved, str(parent))
+            saver.adopt(parent, run.loop.best)
+            continue_metrics(parent, run_dir, run)
+        signals = StopSignals()
+        trainer = build_trainer(run, run_dir, loader, length, saver, signals, stack)
+        with RunSummary(run_dir, run, saver, source, parent).written_at_the_end(), signals:
             trainer.fit()
-    best = trainer.state.best
-    return best["AP"] if best else None
+    return run.loop.best["AP"] if run.loop.best else None
 
 
 def load_data(config: TrainConfig) -> Dataset:
@@ -63,109 +77,99 @@ def load_data(config: TrainConfig) -> Dataset:
     dataset = read_dataset(config.data)
     with Counter("checking pictures") as counter:
         dataset = check_images(dataset, config.data.on_error, counter.show)
-    label_map = dataset.label_map
-    log.info("%s: %d classes (%s)", dataset.root, len(label_map.names), ", ".join(label_map.names[:20]))
+    names = dataset.label_map.names
+    log.info("%s: %d classes (%s)", dataset.root, len(names), ", ".join(names[:20]))
     for name, split in dataset.splits.items():
-        log.info("%s: %d pictures, %d boxes, dropped: %s", name, len(split), len(split.labels), split.dropped or "none")
+        dropped = dataset.dropped[name] or "nothing"
+        log.info("%s: %d pictures, %d boxes, dropped: %s", name, len(split), len(split.labels), dropped)
     return dataset
 
 
-def build_trainer(
-    config: TrainConfig,
-    dataset: Dataset,
-    precision: Precision,
-    run_dir: Path,
-    parent: Path | None,
-    signals: StopSignals,
-    stack: ExitStack,
-) -> tuple[Trainer, str]:
-    """The trainer, standing where the run begins or where `parent` was saved, and where its weights came from."""
-    saved = files.load(parent) if parent else None
-    model = build_model(config.model, len(dataset.label_map.names))
-    weights = str(parent) if parent else load_starting_weights(model, config)
-    model.to(precision.device)
-
-    loader = stack.enter_context(build_loader(config, dataset))
-    length = RunLength.of(loader.steps_per_epoch, config.trainer.epochs, config.trainer.max_steps)
-    optimization = build_optimization(config, model, length, precision.device)
-    average = build_average(config.ema, model)
-    state = LoopState()
-    states = RunStates(model, average, optimization, precision, state, dataset, asdict(config))
-    if parent is not None and saved is not None:
-        states.restore(saved, str(parent))
-        continue_metrics(parent, run_dir, state)
-
-    progress = stack.enter_context(
-        make_progress(config.logger.progress, length.total_steps, state.step, config.trainer.log_every_steps)
-    )
-    validator = Validator(
-        dataset.splits["valid"],
-        config.model.resolution,
-        precision,
-        progress,
-        batch_size=config.evaluation.batch_size or batch_size(config),
-        num_workers=config.data.num_workers,
-        max_dets=config.evaluation.max_dets,
-        num_detections=config.model.num_queries,
-    )
-    pictures = Pictures(run_dir, dataset.splits["valid"], config.logger.plots, config.logger.sample_images)
-    parts = Parts(
-        model=model,
-        step=TrainStep(
-            model,
-            Criterion(config.model.num_queries, match),
-            optimization.optimizer,
-            precision,
-            config.trainer.clip_norm,
-            config.model.group_detr,
-        ),
-        scheduler=optimization.scheduler,
-        average=average,
-        freezer=optimization.freezer,
-        loader=loader,
-        validator=validator,
-        recorder=Recorder(run_dir, progress, config.trainer.log_every_steps, config.logger.group_norms, pictures.draw),
-    )
-    saver = Saver(run_dir / "checkpoints", config.checkpoint, states.to_checkpoint)
-    return Trainer(parts, state, saver, signals, config.trainer, config.evaluation), weights
-
-
-def continue_metrics(parent: Path, run_dir: Path, state: LoopState) -> None:
-    """Begin metrics.jsonl with the rows that the resumed run had written when it was saved."""
-    before, own = parent.parent.parent / METRICS_NAME, run_dir / METRICS_NAME
-    if before.is_file() and before.resolve() != own.resolve():
-        shutil.copyfile(before, own)
-    MetricsFiles(run_dir).truncate_after(state.step, state.evaluation_pending)
-
-
-def load_starting_weights(model: RFDETR, config: TrainConfig) -> str:
+def load_starting_weights(model: RFDETR, config: TrainConfig, dataset: Dataset) -> str:
     """Load what `weights` means into `model`; the source, as summary.json tells it."""
     with Counter("downloading weights") as counter:
         start = find_starting_weights(config.weights, config.model.name, Path(config.weights_dir), counter.show)
     if start is None:
         return "random"
-    load_fitting(model, start.state, start.layout, query_layout(asdict(config.model)), start.source)
+    layout = query_layout(dataclasses.asdict(config.model))
+    same_classes = classes_agree(start.class_names, dataset.label_map.names, start.source)
+    load_fitting(model, start.state, start.layout, layout, start.source, same_classes=same_classes)
     return start.source
 
 
-def build_loader(config: TrainConfig, dataset: Dataset) -> TrainLoader:
-    """The train split in batches, at the scales that the augmentation asks for."""
+def settle_batch_size(
+    config: TrainConfig, saved: dict | None, model: RFDETR, precision: Precision, num_pictures: int
+) -> TrainConfig:
+    """The config with a number in the place of `batch_size=auto`: that of the run it resumes, else what fits."""
+    if config.trainer.batch_size != "auto":
+        return config
+    if saved is not None:
+        size = saved["config"]["trainer"]["batch_size"]
+    else:
+        criterion = Criterion(config.model.num_queries, match)
+        size = find_batch_size(config, model, criterion, precision, max(training_sides(config)), num_pictures)
+    log.info("batch_size=auto: %d", size)
+    return dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, batch_size=size))
+
+
+def training_sides(config: TrainConfig) -> list[int]:
+    """The sides in pixels that the input of a step may have."""
     model = config.model
-    scales = [model.resolution]
-    if config.augmentation.multi_scale:
-        scales = training_scales(model.resolution, model.patch_size, model.num_windows, model.num_queries)
+    if not config.augmentation.multi_scale:
+        return [model.resolution]
+    return training_scales(model.resolution, model.patch_size, model.num_windows, model.num_queries)
+
+
+def build_loader(config: TrainConfig, dataset: Dataset, pin_memory: bool) -> TrainLoader:
+    """The train split in micro-batches."""
+    assert isinstance(config.trainer.batch_size, int)
     return TrainLoader(
         dataset.splits["train"],
         config.augmentation,
-        scales,
-        batch_size=batch_size(config),
+        training_sides(config),
+        batch_size=config.trainer.batch_size,
         accumulation_steps=config.trainer.accumulation_steps,
         seed=config.seed,
         num_workers=config.data.num_workers,
+        pin_memory=pin_memory,
     )
 
 
-def batch_size(config: TrainConfig) -> int:
-    """Pictures of a micro-batch."""
+def build_trainer(
+    run: Run,
+    run_dir: Path,
+    loader: TrainLoader,
+    length: RunLength,
+    saver: Saver,
+    signals: StopSignals,
+    stack: ExitStack,
+) -> Trainer:
+    """Connect the run to what trains, scores, shows and saves it."""
+    config, valid = run.config, run.dataset.splits["valid"]
+    every = config.trainer.log_every_steps
+    progress = stack.enter_context(make_progress(config.logger.progress, length.total_steps, run.loop.step, every))
+    plots = RunPlots(run_dir, valid, enabled=config.logger.plots, num_samples=config.logger.sample_images)
+    criterion = Criterion(config.model.num_queries, match)
+    optimizer, clip_norm = run.optimization.optimizer, config.trainer.clip_norm
+    step = TrainStep(run.model, criterion, optimizer, run.precision, clip_norm, config.model.group_detr)
     assert isinstance(config.trainer.batch_size, int)
-    return config.trainer.batch_size
+    validator = Validator(
+        valid,
+        config.model.resolution,
+        run.precision,
+        progress,
+        batch_size=config.evaluation.batch_size or config.trainer.batch_size,
+        num_workers=config.data.num_workers,
+        max_dets=config.evaluation.max_dets,
+        num_detections=config.model.num_queries,
+    )
+    recorder = Recorder(run_dir, progress, plots, length, every, config.logger)
+    return Trainer(run, step, loader, validator, recorder, saver, signals)
+
+
+def continue_metrics(parent: Path, run_dir: Path, run: Run) -> None:
+    """Begin metrics.jsonl with the rows that the resumed run had written when it was saved."""
+    folder = files.run_folder_of(parent)
+    if folder is not None and folder.resolve() != run_dir.resolve() and (folder / METRICS_NAME).is_file():
+        shutil.copyfile(folder / METRICS_NAME, run_dir / METRICS_NAME)
+    MetricsFiles(run_dir).truncate_after(run.loop.step, run.loop.evaluation_pending)

@@ -1,5 +1,6 @@
 """Small checks that refuse a value with its key and the remedy."""
 
+import math
 from typing import Any
 
 from rfdetr_train.errors import require
@@ -8,20 +9,26 @@ MISSING: Any = "???"  # OmegaConf's mark for a value that the user must give
 
 
 def one_of(key: str, value: object, *choices: str) -> None:
+    """Refuse a value that is none of `choices`."""
     require(value in choices, key, value, f"choose one of {', '.join(choices)}")
 
 
-def positive(prefix: str, section: object, *names: str) -> None:
+def positive(section_key: str, section: object, *names: str) -> None:
+    """Refuse fields of `section` that are given and not above 0; `section_key` is where the section stands."""
     for name in names:
         value = getattr(section, name)
-        require(value is None or value > 0, f"{prefix}.{name}", value, "give a number above 0")
+        ok = value is None or 0 < value < math.inf
+        require(ok, f"{section_key}.{name}".lstrip("."), value, "give a number above 0")
+
+
+def not_negative(section_key: str, section: object, *names: str) -> None:
+    """Refuse fields of `section` that are given and below 0; `section_key` is where the section stands."""
+    for name in names:
+        value = getattr(section, name)
+        ok = value is None or 0 <= value < math.inf
+        require(ok, f"{section_key}.{name}".lstrip("."), value, "give 0 or a larger number")
 
 
 def fraction(key: str, value: float) -> None:
+    """Refuse a value outside 0 to 1."""
     require(0.0 <= value <= 1.0, key, value, "give a number from 0 to 1")
-
-
-def not_negative(prefix: str, section: object, *names: str) -> None:
-    for name in names:
-        value = getattr(section, name)
-        require(value is None or value >= 0, f"{prefix}.{name}", value, "give 0 or a larger number")

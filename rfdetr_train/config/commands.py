@@ -1,4 +1,4 @@
-"""What each command takes: the sections above, put together."""
+"""What each command takes: the sections of the other files, put together."""
 
 from dataclasses import dataclass, field
 from typing import Optional
@@ -36,8 +36,8 @@ class TrainConfig:
     logger: LoggerConfig = MISSING
     freeze: FreezeConfig = field(default_factory=FreezeConfig)
     weights: str = "auto"
-    """Where training starts: auto (published weights if cached or reachable, else random, said loudly), none (random),
-    or a checkpoint file or run folder."""
+    """Where training starts: auto (published weights if cached or reachable, else random, said loudly), coco (published
+    weights or an error), none (random), or a checkpoint file or run folder."""
     weights_dir: str = "~/.cache/rfdetr_train"
     """Folder of downloaded weights."""
     resume: Optional[str] = None
@@ -100,8 +100,8 @@ class EvaluateConfig:
     """Folder in which each evaluation makes its own."""
 
     def __post_init__(self) -> None:
-        positive("evaluate", self, "batch_size", "max_dets")
-        not_negative("evaluate", self, "sample_images")
+        positive("", self, "batch_size", "max_dets")
+        not_negative("", self, "sample_images")
         one_of("split", self.split, "train", "valid", "test")
         one_of("weights", self.weights, "auto", "raw", "ema")
         one_of("precision", self.precision, "auto", "fp32", "bf16", "fp16")

@@ -37,9 +37,9 @@ class ShapesDataConfig(DataConfig):
 
     name: str = "shapes"
     root: str = "data/shapes"
-    train_images: int = 200
+    train_images: int = 80
     """Pictures in the train split."""
-    valid_images: int = 50
+    valid_images: int = 20
     """Pictures in the valid split."""
     image_size_px: int = 256
     """Side of a picture."""

@@ -25,6 +25,9 @@ class ModelConfig:
     """Attention heads of a block; null keeps timm's."""
     patch_size: int = 16
     """Side of a patch in pixels."""
+    position_grid: Optional[int] = None
+    """Side of the learned table of positions in patches, resized to the grid of the input; null is resolution /
+    patch_size."""
     num_windows: int = 2
     """Windows per side W: the blocks outside the global ones attend inside W x W windows."""
     feature_blocks: list[int] = field(default_factory=lambda: [3, 6, 9, 12])
@@ -55,6 +58,7 @@ class ModelConfig:
             "encoder_depth",
             "encoder_heads",
             "patch_size",
+            "position_grid",
             "num_windows",
             "hidden_dim",
             "decoder_layers",

@@ -260,7 +260,8 @@ class LBFGSConfig(OptimizerConfig):
 
 @dataclass
 class MuonConfig(OptimizerConfig):
-    """Muon for the matrices of blocks and decoder, AdamW for the rest, both under the same layer-wise rates."""
+    """Muon for the matrices of encoder blocks, decoder and two-stage projections, AdamW for the rest; layer-wise rates
+    hold for both."""
 
     name: str = "muon"
     momentum: float = 0.95

@@ -45,7 +45,7 @@ class StepScheduleConfig(SchedulerConfig):
 @dataclass
 class _FloorScheduleConfig(SchedulerConfig):
     min_factor: float = 0.0
-    """The floor, as a share of the initial rate, reached at the last step."""
+    """The floor, as a share of the initial rate, reached right after the last step."""
 
     def __post_init__(self) -> None:
         fraction("scheduler.min_factor", self.min_factor)
@@ -125,30 +125,21 @@ class TorchSchedulerConfig(SchedulerConfig):
 
 @dataclass
 class WarmupConfig:
-    """A rise to the full rate in front of the schedule; step w (from 0) of W uses (w + 1) / W of it."""
+    """A rise to the full rate in front of the schedule; `warmup=none` has none."""
 
     name: str = "none"
-    """none or linear."""
+    """Which warmup, as in `warmup=linear`."""
+
+
+@dataclass
+class LinearWarmupConfig(WarmupConfig):
+    """Step w (from 0) of W uses (w + 1) / W of each group's rate: the first is not 0, step W - 1 has all of it."""
+
+    name: str = "linear"
+    epochs: float = 1.0
+    """Length in epochs, turned into steps once; `steps` wins over it."""
     steps: Optional[int] = None
-    """Length in steps; give steps or epochs."""
-    epochs: Optional[float] = None
-    """Length in epochs, turned into steps once."""
+    """Length in steps."""
 
     def __post_init__(self) -> None:
-        one_of("warmup.name", self.name, "none", "linear")
-        not_negative("warmup", self, "steps", "epochs")
-        given = [key for key in ("steps", "epochs") if getattr(self, key) is not None]
-        if self.name == "linear":
-            require(
-                len(given) == 1,
-                "warmup",
-                f"linear with {' and '.join(given) or 'neither steps nor epochs'}",
-                "give one of warmup.steps and warmup.epochs",
-            )
-        else:
-            require(
-                not given,
-                f"warmup.{given[0] if given else ''}",
-                getattr(self, given[0]) if given else None,
-                "does nothing with warmup=none; add warmup=linear",
-            )
+        not_negative("warmup", self, "epochs", "steps")

@@ -85,7 +85,8 @@ class TrainerConfig:
     log_every_steps: int = 10
     """Train lines in metrics.jsonl: every so many steps, and the last of an epoch."""
     deterministic: bool = False
-    """torch.use_deterministic_algorithms: bit-equal runs on CUDA too, where torch can."""
+    """torch.use_deterministic_algorithms: bit-equal runs on CUDA too, but for the operations that torch then warns of
+    (the backward passes of grid sampling and of bicubic resizing). On a CPU runs are bit-equal without it."""
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
 
     def __post_init__(self) -> None:
@@ -121,7 +122,7 @@ class CheckpointConfig:
     every_steps: Optional[int] = None
     """Also save `last.pt` every so many steps."""
     every_epochs: int = 1
-    """Epochs between saves of `last.pt`."""
+    """Epochs between saves of `last.pt`; it is also saved before each evaluation, after a new best, and at the end."""
     every_minutes: Optional[float] = None
     """Also save `last.pt` at the first step after so many minutes."""
     keep: int = 0
@@ -142,7 +143,7 @@ class LoggerConfig:
     """Log the norms of gradient and update of every parameter group with each train line; such a step costs a copy of
     the weights."""
     plots: bool = True
-    """Write plots/*.png after each evaluation."""
+    """Write plots/*.png after each evaluation; false writes none, the sheet of pictures included."""
     sample_images: int = 8
     """Pictures on the sheet of truth and predictions; 0 draws none."""
 
@@ -161,10 +162,10 @@ class FreezePartConfig:
     """Epoch (from 0) at whose start the part joins the optimizer."""
 
     def __post_init__(self) -> None:
-        positive("freeze.PART", self, "until_epoch")
+        positive("freeze.(encoder|projector|decoder)", self, "until_epoch")
         both = self.always and self.until_epoch is not None
         require(
-            not both, "freeze.PART.until_epoch", self.until_epoch, "does nothing with always=true; give one of them"
+            not both, "freeze.(encoder|projector|decoder).until_epoch", self.until_epoch, "does nothing with always=true; give one of them"
         )
 
     @property

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from rfdetr_train.data.listing import listed
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
 
@@ -45,9 +46,10 @@ def check_known(categories: Mapping[int, Category], used_ids: Collection[int], l
     known = dict(zip(label_map.category_ids, label_map.names, strict=True))
     for category_id in sorted(used_ids):
         if category_id not in known:
+            classes = listed(f"{known_id} {name}" for known_id, name in known.items())
             raise UserError(
                 f"{path}: boxes of category {category_id}, which is no class of the train split (its classes: "
-                f"{_listed(known)}); add such boxes to the train split or remove them here"
+                f"{classes}); add such boxes to the train split or remove them here"
             )
         name = categories[category_id].name if category_id in categories else known[category_id]
         if name != known[category_id]:
@@ -55,7 +57,3 @@ def check_known(categories: Mapping[int, Category], used_ids: Collection[int], l
                 f"{path}: category {category_id} is {name!r} here but {known[category_id]!r} in the train split; "
                 "give both files the same category table"
             )
-
-
-def _listed(known: Mapping[int, str]) -> str:
-    return ", ".join(f"{category_id} {name}" for category_id, name in known.items())

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,13 +12,12 @@ from rfdetr_train.data.categories import check_known, decide_label_map
 from rfdetr_train.data.coco_boxes import annotated_box, clip_boxes
 from rfdetr_train.data.coco_files import SplitFiles, absolute_root, check_inside, find_split, picture_folder
 from rfdetr_train.data.coco_tables import AnnotationRow, CocoTables, ImageRow, read_tables
+from rfdetr_train.data.listing import listed
 from rfdetr_train.data.sample import Dataset, FlatStrings, Split
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
 
 log = logging.getLogger(__name__)
-
-_NAMED = 20  # ids or files that a warning spells out
 
 
 def read_coco(root: str | Path, splits: Sequence[str] = ("train", "valid")) -> Dataset:
@@ -70,7 +69,6 @@ def _build_split(name: str, root: Path, files: SplitFiles, label_map: LabelMap |
     label_of_id = label_map.label_of_id
     return Split(
         name=name,
-        source=files.annotations,
         folder=folder,
         label_map=label_map,
         file_names=FlatStrings(file_names),
@@ -95,7 +93,7 @@ def _check_images(tables: CocoTables, source: Path) -> None:
         ids_of_file.setdefault(image.file_name, []).append(image.image_id)
     shared = {file_name: sharing for file_name, sharing in ids_of_file.items() if len(sharing) > 1}
     if shared:
-        named = _listed(f"{file_name} under ids {sharing}" for file_name, sharing in shared.items())
+        named = listed(f"{file_name} under ids {sharing}" for file_name, sharing in shared.items())
         log.warning("%s: %d files stand under several image ids: %s", source, len(shared), named)
 
 
@@ -151,7 +149,7 @@ def _box(row: AnnotationRow, image: ImageRow, source: Path) -> list[float]:
 
 def _warn_of_orphans(orphans: list[AnnotationRow], source: Path) -> None:
     if orphans:
-        wanted = _listed(dict.fromkeys(row.image_id for row in orphans))
+        wanted = listed(dict.fromkeys(row.image_id for row in orphans))
         log.warning(
             "%s: %d dropped: annotations of image ids that are not in the file: %s", source, len(orphans), wanted
         )
@@ -159,7 +157,7 @@ def _warn_of_orphans(orphans: list[AnnotationRow], source: Path) -> None:
 
 def _warn_of_degenerate(rows: list[AnnotationRow], total: int, source: Path) -> None:
     if rows:
-        ids = _listed(row.annotation_id for row in rows)
+        ids = listed(row.annotation_id for row in rows)
         log.warning(
             "%s: %d dropped of %d boxes, with no area inside their picture: annotation ids %s",
             source,
@@ -167,9 +165,3 @@ def _warn_of_degenerate(rows: list[AnnotationRow], total: int, source: Path) -> 
             total,
             ids,
         )
-
-
-def _listed(things: Iterable[object]) -> str:
-    texts = list(map(str, things))
-    more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
-    return ", ".join(texts[:_NAMED]) + more

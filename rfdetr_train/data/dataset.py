@@ -15,7 +15,7 @@ def _shapes_root(config: DataConfig) -> Path:
     return write_shapes(config)
 
 
-_ROOTS: dict[str, Callable[[DataConfig], Path]] = {
+ROOTS: dict[str, Callable[[DataConfig], Path]] = {
     "coco": lambda config: Path(config.root),
     "shapes": _shapes_root,
 }
@@ -26,6 +26,6 @@ def read_dataset(config: DataConfig, splits: Sequence[str] = ("train", "valid"))
 
     Raises: UserError for whatever is missing, broken or inconsistent; see `coco.read_coco`.
     """
-    if config.name not in _ROOTS:
-        raise UserError(f"data={config.name}: choose one of {', '.join(sorted(_ROOTS))}")
-    return read_coco(_ROOTS[config.name](config), splits)
+    if config.name not in ROOTS:
+        raise UserError(f"data={config.name}: choose one of {', '.join(sorted(ROOTS))}")
+    return read_coco(ROOTS[config.name](config), splits)

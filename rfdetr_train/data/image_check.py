@@ -8,12 +8,12 @@ from functools import partial
 from typing import NamedTuple
 
 from rfdetr_train.data.image_file import check_image
+from rfdetr_train.data.listing import listed
 from rfdetr_train.data.sample import Dataset, Split
 from rfdetr_train.errors import UserError
 
 log = logging.getLogger(__name__)
 
-_LISTED = 20  # pictures that a message spells out
 _THREADS = min(16, 4 * (os.cpu_count() or 1))  # the work is mostly waiting for files
 
 Progress = Callable[[int, int], None]
@@ -76,7 +76,7 @@ def _warn_of_sizes(split: Split, resized: list[_Finding]) -> None:
             "%s: %d pictures, upright by EXIF, are not of the annotated size; their boxes are scaled to them:\n%s",
             split.name,
             len(resized),
-            _listed(resized),
+            _lines(resized),
         )
 
 
@@ -86,15 +86,12 @@ def _without_broken(split: Split, broken: list[_Finding], on_error: str) -> Spli
     account = f"{split.name}: {len(broken)} of {len(split)} pictures cannot be read"
     if on_error == "error":
         remedy = "mend or remove them, or leave them out with data.on_error=skip"
-        raise UserError(f"{account}; {remedy}:\n{_listed(broken)}")
+        raise UserError(f"{account}; {remedy}:\n{_lines(broken)}")
     if len(broken) == len(split):
-        raise UserError(f"{account}, so that none is left:\n{_listed(broken)}")
-    log.warning("%s and are left out (data.on_error=skip):\n%s", account, _listed(broken))
+        raise UserError(f"{account}, so that none is left:\n{_lines(broken)}")
+    log.warning("%s and are left out (data.on_error=skip):\n%s", account, _lines(broken))
     return split.without([finding.picture for finding in broken], "unreadable_pictures")
 
 
-def _listed(findings: list[_Finding]) -> str:
-    lines = [f"  {finding.message}" for finding in findings[:_LISTED]]
-    if len(findings) > _LISTED:
-        lines.append(f"  and {len(findings) - _LISTED} more")
-    return "\n".join(lines)
+def _lines(findings: list[_Finding]) -> str:
+    return "  " + listed((finding.message for finding in findings), separator="\n  ")

@@ -3,11 +3,6 @@
 A worker gets a `_Request` (which pictures, what side, which epoch) and needs nothing else to answer it.
 """
 
-import multiprocessing
-import multiprocessing.context
-import os
-import signal
-import threading
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from itertools import count, islice
@@ -23,7 +18,10 @@ from rfdetr_train.data.image_file import read_image
 from rfdetr_train.data.plan import count_steps, plan_epoch, sample_rng, scale_of_step
 from rfdetr_train.data.sample import Batch, ImageRecord, Split
 from rfdetr_train.data.transforms import View, evaluation_view, training_view
+from rfdetr_train.data.workers import follow_the_reader, worker_context
 from rfdetr_train.errors import UserError
+
+_PRELOADED = ("torch", "torchvision.transforms.v2", __name__)  # what a worker needs
 
 
 class _Request(NamedTuple):
@@ -93,8 +91,8 @@ class _Pipeline:
             sampler=self._requests,
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
-            multiprocessing_context=_worker_context() if num_workers else None,
-            worker_init_fn=_follow_the_parent,
+            multiprocessing_context=worker_context(_PRELOADED) if num_workers else None,
+            worker_init_fn=follow_the_reader,
             collate_fn=_unchanged,
             pin_memory=pin_memory,
             generator=torch.Generator(),  # else each iteration draws from the global one
@@ -175,33 +173,6 @@ def evaluation_batches(
     pipeline = _Pipeline(_Reader(split), num_workers, pin_memory)
     with closing(pipeline), closing(pipeline.batches([_Request(i, resolution_px, None) for i in indices])) as batches:
         yield from batches
-
-
-def _worker_context() -> multiprocessing.context.BaseContext:
-    """How workers start: from a clean server process that has torch imported already.
-
-    A fork of the main process would copy its threads' locks and its CUDA state; a spawn imports torch in each worker.
-    """
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torchvision.transforms.v2", __name__])
-    return context
-
-
-def _follow_the_parent(_worker: int) -> None:
-    """Let a worker live exactly as long as the process that reads from it."""
-    # Ctrl-C reaches the whole process group, but the parent finishes its step first and needs its workers for that.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # torch's own watch is on the fork server, which lives on with its workers when the parent is killed.
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-
-
-def _exit_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _unchanged(packed: Any) -> Any:

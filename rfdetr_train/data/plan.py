@@ -1,4 +1,4 @@
-"""What a run sees when: pure functions of the seed for each epoch's order, each step's scale, each sample's randomness.
+"""The order of an epoch's pictures, the scale of a step and the random numbers of a picture, all made from the seed.
 
 Nothing here or in the loader reads a global random state, so a batch does not depend on the number of workers or on
 what ran before, and a resumed run meets the same batches.

@@ -66,8 +66,6 @@ class Split:
     """All pictures and boxes of one split. Boxes of picture i: rows offsets[i] to offsets[i + 1]."""
 
     name: str
-    source: Path
-    """The annotation file."""
     folder: Path
     """Folder that the file names start from."""
     label_map: LabelMap

@@ -1,13 +1,19 @@
 """Averages of the weights: exponential with a ramped decay, or SWA."""
 
+import logging
 import math
 from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn, update_bn
 
 from rfdetr_train.config import AveragingConfig, EmaConfig, SwaConfig
+
+log = logging.getLogger(__name__)
+
+Load = Callable[[nn.Module, dict[str, Tensor]], object]
 
 
 def ema_decay(update: int, decay: float, tau: float) -> float:
@@ -46,12 +52,15 @@ class NoAverage:
         """What a checkpoint keeps."""
         return None
 
-    def load_state_dict(self, state: dict | None) -> None:
-        """The inverse of `state_dict`."""
+    def load_state_dict(self, state: dict | None, load: Load) -> None:
+        """The inverse of `state_dict`; `load(model, weights)` loads what fits."""
 
 
 class Average(NoAverage):
     """An `AveragedModel` beside the raw model."""
+
+    kind: ClassVar[str]
+    """What a checkpoint calls it."""
 
     def __init__(self, raw: nn.Module, multi_avg_fn: Callable) -> None:
         self.raw = raw
@@ -69,17 +78,21 @@ class Average(NoAverage):
         return int(self.averaged.n_averaged)
 
     def state_dict(self) -> dict | None:
-        return {"model": self.averaged.module.state_dict(), "num_updates": self.num_updates}
+        return {"kind": self.kind, "model": self.averaged.module.state_dict(), "num_updates": self.num_updates}
 
-    def load_state_dict(self, state: dict | None) -> None:
-        if state is None:  # a run without an average: it starts from the loaded weights
+    def load_state_dict(self, state: dict | None, load: Load) -> None:
+        if state is None or state["kind"] != self.kind:
+            before = "no average" if state is None else f"an average of kind {state['kind']}"
+            log.warning("the run had %s: this one (%s) begins anew from the loaded weights", before, self.kind)
             state = {"model": self.raw.state_dict(), "num_updates": 0}
-        self.averaged.module.load_state_dict(state["model"])
+        load(self.averaged.module, state["model"])
         self.averaged.n_averaged.fill_(state["num_updates"])
 
 
 class EmaAverage(Average):
     """Updated after every optimizer step."""
+
+    kind = "ema"
 
     def __init__(self, raw: nn.Module, config: EmaConfig) -> None:
         super().__init__(raw, ema_update(config.decay, config.tau))
@@ -90,6 +103,8 @@ class EmaAverage(Average):
 
 class SwaAverage(Average):
     """Updated at the end of every epoch from `start_epoch` on."""
+
+    kind = "swa"
 
     def __init__(self, raw: nn.Module, config: SwaConfig) -> None:
         super().__init__(raw, get_swa_multi_avg_fn())

@@ -24,8 +24,8 @@ class LoopState:
     """Early stopping's counter."""
     stopped_early: bool = False
     """Early stopping has ended the run."""
-    seconds: float = 0.0
-    """Time spent in the run and in those that it resumed from."""
+    seconds_before: float = 0.0
+    """Time spent in the runs that this one resumed from."""
 
     def to_plain(self) -> dict[str, Any]:
         """For a checkpoint."""

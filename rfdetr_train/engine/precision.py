@@ -12,33 +12,33 @@ log = logging.getLogger(__name__)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def choose_device(name: str) -> torch.device:
-    """The device of `auto`, `cpu`, `cuda`, `cuda:N` or `mps`; one that is not there is refused."""
+def choose_device(name: str, key: str = "trainer.device") -> torch.device:
+    """The device of `auto`, `cpu`, `cuda`, `cuda:N` or `mps`; one that is not there is refused under its `key`."""
     if name == "auto":
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         return accelerator or torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"device={name}: choose auto, cpu, cuda, cuda:N or mps") from None
+        raise UserError(f"{key}={name}: choose auto, cpu, cuda, cuda:N or mps") from None
     counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if (device.index or 0) >= counts.get(device.type, 0):
         here = ", ".join(f"{n} {kind}" for kind, n in counts.items() if n)
-        raise UserError(f"device={name}: this machine has {here}; use device=auto")
+        raise UserError(f"{key}={name}: this machine has {here}; use {key}=auto")
     return device
 
 
 class Precision:
     """Autocast for the forward pass and, for fp16, the scaler of the loss. Boxes, costs and losses stay in float32."""
 
-    def __init__(self, name: str, device: torch.device) -> None:
+    def __init__(self, name: str, device: torch.device, key: str = "trainer.precision") -> None:
         """`name` is fp32, bf16, fp16, or auto: bf16 where the hardware multiplies it, else fp32."""
         self.name = _auto(device) if name == "auto" else name
         self.device = device
         if self.name == "fp16" and device.type == "cpu":
-            raise UserError("precision=fp16: a CPU has no fast fp16; use bf16 or fp32")
+            raise UserError(f"{key}=fp16: a CPU has no fast fp16; use bf16 or fp32")
         if name == "bf16" and _auto(device) != "bf16":
-            log.warning("precision=bf16: %s has no bf16 units, so it will be slow; fp32 is faster here", device)
+            log.warning("%s=bf16: %s has no bf16 units, so it will be slow; fp32 is faster here", key, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.name == "fp16")
 
     def autocast(self) -> AbstractContextManager:

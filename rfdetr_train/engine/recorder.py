@@ -1,17 +1,19 @@
 """What a run says while it goes on: metrics files, progress, plots."""
 
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
+from rfdetr_train.config import LoggerConfig
 from rfdetr_train.engine.loop_state import LoopState
+from rfdetr_train.engine.run_length import RunLength
+from rfdetr_train.engine.run_plots import Detections, RunPlots
 from rfdetr_train.engine.step import StepResult
 from rfdetr_train.engine.validator import Validation
 from rfdetr_train.loggers.files import MetricsFiles
 from rfdetr_train.loggers.progress import Progress
+
+SHOWN_AFTER_EPOCH = ("weights", "AP", "AP50", "AP75")
 
 
 class Recorder:
@@ -21,34 +23,29 @@ class Recorder:
         self,
         run_dir: Path,
         progress: Progress,
+        plots: RunPlots,
+        length: RunLength,
         log_every_steps: int,
-        group_norms: bool,
-        draw: Callable[[Mapping[int, Mapping[str, Tensor]]], None],
+        config: LoggerConfig,
     ) -> None:
-        """`draw(detections)` writes the pictures after an evaluation."""
         self.files = MetricsFiles(run_dir)
         self.progress = progress
+        self.plots = plots
+        self.length = length
         self.log_every_steps = log_every_steps
-        self.group_norms = group_norms
-        self.draw = draw
-        self.validations: dict[str, Validation] = {}
-        """The newest validation of each kind of weights."""
-        self._steps_of_epoch = 0
+        self.config = config
+        self._samples: dict[str, Detections] = {}  # by kind of weights, of the evaluation in progress
         self._images = 0
         self._since = time.perf_counter()
 
-    def start_epoch(self, epoch: int, num_epochs: int, position: int, steps_of_epoch: int) -> None:
-        """An epoch begins, or goes on after `position` steps."""
-        self._steps_of_epoch = steps_of_epoch
+    def start_epoch(self, state: LoopState, num_epochs: int) -> None:
+        """The epoch in `state` begins, or goes on after `state.position` steps."""
         self._images, self._since = 0, time.perf_counter()
-        self.progress.start_epoch(epoch, num_epochs, steps_of_epoch, position)
+        self.progress.start_epoch(state.epoch, num_epochs, self.length.steps_per_epoch, state.position)
 
     def measures_step(self, state: LoopState) -> bool:
         """Whether the step about to be taken is to measure the norms of each group."""
-        return self.group_norms and self._logs(state.step + 1, state.position + 1)
-
-    def _logs(self, step: int, position: int) -> bool:
-        return step % self.log_every_steps == 0 or position == self._steps_of_epoch
+        return self.config.group_norms and self._is_logged(state.step + 1, state.position + 1)
 
     def step_done(self, state: LoopState, result: StepResult, rates: dict[str, float], scale_px: int) -> None:
         """A step is over; `rates` are the learning rates that it used, by group."""
@@ -65,18 +62,26 @@ class Recorder:
             "scale_px": scale_px,
         }
         self.progress.step(record)
-        if self._logs(state.step, state.position):
+        if self._is_logged(state.step, state.position):
             self.files.log(record)
             self._images, self._since = 0, time.perf_counter()
 
+    def _is_logged(self, step: int, position: int) -> bool:
+        ends = position == self.length.steps_per_epoch or step == self.length.total_steps
+        return ends or step % self.log_every_steps == 0
+
     def scored(self, where: dict[str, Any], validation: Validation) -> None:
         """One kind of weights has been evaluated; `where` holds step, epoch and weights."""
-        self.validations[where["weights"]] = validation
+        self._samples[where["weights"]] = self.plots.samples_of(validation.detections)
         self.files.log({"split": "valid", **where, **validation.metrics.overall})
 
-    def evaluation_done(self, state: LoopState) -> None:
-        """All kinds of weights have been evaluated."""
+    def epoch_done(self, state: LoopState, evaluated: bool) -> None:
+        """An epoch is over and saved."""
+        if not evaluated:
+            self.progress.end_epoch({})
+            return
         assert state.last is not None
-        shown = {key: state.last[key] for key in ("weights", "AP", "AP50", "AP75")}
-        self.progress.end_epoch({**shown, **({"best": "so far"} if state.best is state.last else {})})
-        self.draw(self.validations[state.last["weights"]].detections)
+        best = {"best": "so far"} if state.best == state.last else {}
+        self.progress.end_epoch({**{key: state.last[key] for key in SHOWN_AFTER_EPOCH}, **best})
+        self.plots.draw(self._samples[state.last["weights"]])
+        self._samples = {}

@@ -1,4 +1,4 @@
-"""When a run is saved, what is in a checkpoint, and how a run goes on from one."""
+"""When a run is saved, and under which names."""
 
 import logging
 import os
@@ -44,6 +44,21 @@ class Saver:
         """Whether `checkpoint.every_epochs` asks for a save after epoch `epoch` (from 0)."""
         return (epoch + 1) % self.config.every_epochs == 0
 
+    def adopt(self, parent: Path, best: dict[str, Any] | None) -> None:
+        """Begin with the checkpoint that the run resumes from, and with the best weights beside it.
+
+        So the new folder is whole from the first second, and has a `best.pt` even if nothing gets better.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if best is not None:
+            holders = [path for path in (parent, parent.with_name("best.pt")) if _holds(path, best)]
+            if not holders:
+                log.warning("%s: the weights of the best evaluation (%s) are not beside it", parent, best)
+            elif holders[0] != self.best:
+                _link(holders[0], self.best)
+        if parent != self.last:
+            _link(parent, self.last)
+
     def save(self, step: int, is_best: bool = False) -> None:
         """Write `last.pt` now."""
         files.save(self.last, self.content())
@@ -59,6 +74,14 @@ class Saver:
         numbered = sorted(self.folder.glob("step-*.pt"), key=lambda path: int(path.stem.split("-")[1]))
         for path in numbered[: -self.config.keep]:
             path.unlink()
+
+
+def _holds(path: Path, best: dict[str, Any]) -> bool:
+    """Whether the checkpoint at `path` was saved right after the evaluation `best`."""
+    if not path.is_file():
+        return False
+    loop = files.load(path)["loop"]
+    return loop["best"] == best and loop["step"] == best["step"]
 
 
 def _link(source: Path, target: Path) -> None:

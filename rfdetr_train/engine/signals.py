@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 
 class StopSignals:
-    """While it is entered, the first signal is only noted (ask `received`); a second SIGINT ends at once."""
+    """While it is entered, the first signal is only noted (ask `received`); a second one ends the run at once."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -26,10 +26,10 @@ class StopSignals:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None and number == signal.SIGINT:
+        if self.received is not None:
             raise KeyboardInterrupt
         self.received = number
-        log.warning("%s: finishing the step, then saving; Ctrl-C again quits at once", signal.Signals(number).name)
+        log.warning("%s: finishing the step, then saving; a second one quits at once", signal.Signals(number).name)
 
     def raise_if_received(self) -> None:
         """Raise `Interrupted` if a signal came."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rfdetr_train.data.sample import Batch
 from rfdetr_train.data.transforms import normalise
 from rfdetr_train.engine.precision import Precision
+from rfdetr_train.errors import UserError
 from rfdetr_train.optim.hooks import StepNorms
 
 
@@ -22,7 +23,8 @@ class StepResult:
     """What a step computed."""
 
     losses: dict[str, float]
-    """Unweighted loss parts (class, box, giou; last decoder layer) and `loss`, the weighted total."""
+    """`loss`, the weighted total, and the unweighted parts: `loss_class`, `loss_box`, `loss_giou` of the last decoder
+    layer, the same with `_aux_0`, ... of the layers before it and with `_enc` of the two-stage selection."""
     grad_norm: float
     """Norm of all gradients before clipping."""
     num_images: int
@@ -50,6 +52,8 @@ class TrainStep:
         self.num_groups = num_groups
         # L-BFGS evaluates the loss several times a step; every other optimizer takes the gradients as they are
         self.wants_closure = isinstance(optimizer, torch.optim.LBFGS)
+        if self.wants_closure and precision.scaler.is_enabled():
+            raise UserError("optimizer=lbfgs: cannot scale its loss for fp16; use trainer.precision=bf16 or fp32")
         self.norms = StepNorms(optimizer)
 
     def __call__(self, window: Sequence[Batch], measure_groups: bool = False) -> StepResult:
@@ -61,7 +65,7 @@ class TrainStep:
         return result
 
     def _step(self, window: Sequence[Batch]) -> StepResult:
-        result = self._backward(window)
+        result = self._backward(window, self.clip_norm)
         self._refuse_non_finite(result, window)
         self.precision.scaler.step(self.optimizer)
         self.precision.scaler.update()
@@ -71,15 +75,15 @@ class TrainStep:
         results: list[StepResult] = []
 
         def closure() -> float:
-            results.append(self._backward(window))
+            results.append(self._backward(window, clip_norm=0.0))  # a line search wants the slope as it is
             self._refuse_non_finite(results[0], window)  # later ones are trials, which a line search may reject
             return results[-1].losses["loss"]
 
         self.optimizer.step(closure)
         return results[0]  # the loss at the weights before the step, as for every other optimizer
 
-    def _backward(self, window: Sequence[Batch]) -> StepResult:
-        """Gradients of the whole window, clipped, in `.grad`."""
+    def _backward(self, window: Sequence[Batch], clip_norm: float) -> StepResult:
+        """Gradients of the whole window in `.grad`, clipped to `clip_norm` unless it is 0."""
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         num_boxes = self._normaliser(window)
@@ -88,7 +92,7 @@ class TrainStep:
             for name, value in self._micro_batch(batch, num_boxes).items():
                 sums[name] = sums[name] + value if name in sums else value
         self.precision.scaler.unscale_(self.optimizer)
-        grad_norm = self._clip()
+        grad_norm = self._clip(clip_norm)
         return self._read(sums, grad_norm, num_images=sum(len(batch.images) for batch in window))
 
     def _normaliser(self, window: Sequence[Batch]) -> float:
@@ -104,9 +108,9 @@ class TrainStep:
         self.precision.scaler.scale(losses["loss"]).backward()
         return {name: value.detach() for name, value in losses.items()}
 
-    def _clip(self) -> Tensor:
+    def _clip(self, clip_norm: float) -> Tensor:
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        return nn.utils.clip_grad_norm_(parameters, self.clip_norm if self.clip_norm > 0 else float("inf"))
+        return nn.utils.clip_grad_norm_(parameters, clip_norm if clip_norm > 0 else math.inf)
 
     def _read(self, sums: dict[str, Tensor], grad_norm: Tensor, num_images: int) -> StepResult:
         """One copy from the device for all numbers of the step."""

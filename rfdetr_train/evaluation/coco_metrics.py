@@ -22,7 +22,7 @@ from pycocotools.cocoeval import COCOeval
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 Metric = float | None
 """A plain float from 0 to 1, or None where the metric does not exist."""
@@ -205,7 +205,7 @@ def _warn_of_unreachable_boxes(boxes: list[dict], max_dets: int) -> None:
     crowded = {key: n for key, n in Counter((b["image_id"], b["category_id"]) for b in boxes).items() if n > max_dets}
     if crowded:
         (image_id, category_id), most = max(crowded.items(), key=lambda item: item[1])
-        logger.warning(
+        log.warning(
             "evaluation.max_dets=%d: %d image(s) have more boxes of one class, image %d has %d of category %d; the "
             "surplus counts as missed; raise evaluation.max_dets to count it",
             max_dets,

@@ -12,7 +12,7 @@ from rich.progress import TaskID
 from rfdetr_train.loggers.console import CONSOLE, draws_bars
 from rfdetr_train.loggers.track import Bars, Clock, LineCounter
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 WIDE_TERMINAL = 120  # columns from which on the parts of the loss have room beside the bar
 
@@ -27,6 +27,7 @@ class Progress(ABC):
         self._clock = clock
         self._started = clock()
         self._steps_before = steps_done
+        self._begin_epoch("evaluation", 0, 0)
 
     def __enter__(self) -> Self:
         return self
@@ -36,16 +37,23 @@ class Progress(ABC):
 
     def start_epoch(self, epoch: int, num_epochs: int, num_steps: int, steps_done: int = 0) -> None:
         """Begin epoch `epoch` (from 0) of `num_steps` steps, `steps_done` of them before a resume."""
-        self.epoch_title = f"epoch {epoch + 1}/{num_epochs}"
+        self._begin_epoch(f"epoch {epoch + 1}/{num_epochs}", num_steps, steps_done)
+        self.show_epoch_start()
+
+    def _begin_epoch(self, title: str, num_steps: int, steps_done: int) -> None:
+        self.epoch_title = title
         self.epoch_steps = num_steps
         self.epoch_steps_done = steps_done
         self._epoch_started = self._clock()
         self._losses: list[float] = []
         self._record: dict[str, Any] = {}
-        self.show_epoch_start()
 
     def step(self, record: Mapping[str, Any]) -> None:
-        """Count one optimizer step; what a train row of metrics.jsonl lacks here keeps what it was."""
+        """Count one optimizer step.
+
+        `record` has keys of a train row of metrics.jsonl. Not every step has them all: of a key that is missing, the
+        display keeps the value of an earlier step.
+        """
         self.steps_done += 1
         self.epoch_steps_done += 1
         self._record |= record
@@ -54,11 +62,11 @@ class Progress(ABC):
         self.show_step()
 
     def end_epoch(self, metrics: Mapping[str, Any]) -> None:
-        """Log the epoch's line: its mean loss, then `metrics` in their order."""
+        """Log the epoch's line: its mean loss, then `metrics` in their order (none without an evaluation)."""
         mean_loss = {"loss": sum(self._losses) / len(self._losses)} if self._losses else {}
         values = [f"{key} {_number(value)}" for key, value in (mean_loss | dict(metrics)).items()]
         took = _duration(self._clock() - self._epoch_started)
-        logger.info("%s", "  ".join([f"{self.epoch_title} done in {took}", *values]))
+        log.info("%s", "  ".join([f"{self.epoch_title} done in {took}", *values]))
 
     def eta(self) -> str:
         """Time that the remaining steps take at the mean speed of this process so far, evaluations included."""
@@ -165,6 +173,7 @@ class PlainProgress(Progress):
     ):
         super().__init__(total_steps, steps_done, clock)
         self._log_every_steps = log_every_steps
+        self._evaluation: LineCounter | None = None
 
     def show_epoch_start(self) -> None:
         pass  # its first step has a line
@@ -173,12 +182,13 @@ class PlainProgress(Progress):
         done = self.epoch_steps_done
         if done == 1 or done % self._log_every_steps == 0 or done == self.epoch_steps:
             texts = [self.epoch_title, f"step {done}/{self.epoch_steps}", self.step_text(with_parts=True)]
-            logger.info("%s", "  ".join([*texts, f"ETA {self.eta()}"]))
+            log.info("%s", "  ".join([*texts, f"ETA {self.eta()}"]))
 
     def start_evaluation(self, num_batches: int) -> None:
         self._evaluation = LineCounter("evaluation", num_batches, self._clock)
 
     def advance_evaluation(self) -> None:
+        assert self._evaluation is not None, "start_evaluation comes before advance_evaluation"
         self._evaluation.advance()
 
     def end_evaluation(self) -> None:
@@ -201,7 +211,7 @@ def make_progress(
     and gives plain lines.
     """
     if mode == "bar" and not console.is_terminal:
-        logger.warning("logger.progress=bar: the output is no terminal, so progress comes as plain lines")
+        log.warning("logger.progress=bar: the output is no terminal, so progress comes as plain lines")
     if (mode == "bar" and console.is_terminal) or (mode == "auto" and draws_bars(console)):
         return BarProgress(total_steps, steps_done, console=console)
     return PlainProgress(total_steps, steps_done, log_every_steps=log_every_steps)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rfdetr_train.loggers.console import CONSOLE, SHOWN, encodable, write_line
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def print_table(
@@ -20,7 +20,7 @@ def print_table(
     """Show a table and write it to the log: floats with four digits, None as n/a, columns of numbers to the right."""
     texts = [[_cell(value) for value in row] for row in rows]
     aligned = _aligned_text(title, columns, texts)
-    logger.info("%s", aligned, extra=SHOWN)
+    log.info("%s", aligned, extra=SHOWN)
     if console.is_terminal:
         console.print(_drawn_table(title, columns, texts, console))
     else:

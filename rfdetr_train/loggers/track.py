@@ -1,7 +1,7 @@
 """Bars as this application draws them, and the progress of work that counts itself.
 
-Bars are drawn when something happens, at most ten times a second, and by no thread of their own: a forked loader worker
-can inherit no lock of the terminal, and nothing is drawn in the middle of another's output.
+Bars are drawn when something happens, at most ten times a second, and by no thread of their own: so nothing is drawn in
+the middle of another's output, and a forked process can inherit no lock of the terminal.
 """
 
 import logging
@@ -14,7 +14,7 @@ from rich.table import Column
 
 from rfdetr_train.loggers.console import CONSOLE, draws_bars
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 
@@ -58,7 +58,7 @@ class LineCounter:
         self._done += 1
         if self._clock() - self._logged >= SECONDS_BETWEEN_LINES:
             self._logged = self._clock()
-            logger.info("%s %d/%d", self._description, self._done, self._total)
+            log.info("%s %d/%d", self._description, self._done, self._total)
 
 
 class Counter:
@@ -84,7 +84,7 @@ class Counter:
             self._draw(self._bars, done, total)
         elif self._clock() - self._said >= SECONDS_BETWEEN_LINES:
             self._said = self._clock()
-            logger.info("%s %d/%s", self._description, done, total if total is not None else "?")
+            log.info("%s %d/%s", self._description, done, total if total is not None else "?")
 
     def _draw(self, bars: Bars, done: int, total: int | None) -> None:
         if self._task is None:

@@ -4,19 +4,17 @@ B batch, E width of the transformer, h x w grid of patches, W windows per side, 
 Sources: DINOv2 (arXiv 2304.07193), windows of ViTDet (2203.16527) as in RF-DETR (2511.09554).
 """
 
-import math
 from typing import Any, TypeGuard
 
 import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
-from torch.nn import functional
 
-from rfdetr_train.boxes import at_least_float32
 from rfdetr_train.config import ModelConfig
 from rfdetr_train.errors import UserError, require
 from rfdetr_train.models.attention import plain_products_are_faster
+from rfdetr_train.position_table import resize_positions
 
 
 class Backbone(nn.Module):
@@ -91,11 +89,12 @@ def plain_vision_transformer(config: ModelConfig) -> VisionTransformer:
         "depth": config.encoder_depth,
         "num_heads": config.encoder_heads,
     }
+    position_grid = config.position_grid or config.resolution // config.patch_size
     try:
         vit = timm.create_model(
             config.backbone,
             pretrained=False,
-            img_size=config.resolution,
+            img_size=position_grid * config.patch_size,  # timm's table has an entry for each patch of this
             patch_size=config.patch_size,
             num_classes=0,
             init_values=1.0,
@@ -147,15 +146,3 @@ def join_windows(windows: Tensor, num_windows: int, grid: tuple[int, int]) -> Te
     rows, columns = grid[0] // num_windows, grid[1] // num_windows
     patches = windows.reshape(-1, num_windows, num_windows, rows, columns, windows.shape[-1]).transpose(2, 3)
     return patches.reshape(-1, *grid, windows.shape[-1])
-
-
-def resize_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:
-    """The patches' table of positions (1, s s, E) for a grid h x w: (1, h, w, E), bicubic where the grid differs."""
-    side = math.isqrt(table.shape[1])
-    positions = table.view(1, side, side, -1)
-    if grid == (side, side):
-        return positions
-    resized = functional.interpolate(
-        at_least_float32(positions.permute(0, 3, 1, 2)), grid, mode="bicubic", align_corners=False, antialias=True
-    )
-    return resized.permute(0, 2, 3, 1)

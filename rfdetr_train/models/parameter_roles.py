@@ -14,13 +14,23 @@ def parameter_roles(model: nn.Module, last_feature_block: int) -> dict[str, Para
         last_feature_block: counted from 1; the layer-wise decay counts down from the layer after it.
     """
     norms = {name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
-    return {name: _role(name, norms, last_feature_block + 1) for name, _ in model.named_parameters()}
+    return {name: _role(name, p.ndim, norms, last_feature_block + 1) for name, p in model.named_parameters()}
 
 
-def _role(name: str, norms: set[str], layers: int) -> ParameterRole:
+def _role(name: str, ndim: int, norms: set[str], layers: int) -> ParameterRole:
     part = PART_OF_PREFIX.get(name.split(".")[0], "head")
     kind = _kind(name, norms)
-    return ParameterRole(part, kind, _layers_above(name, kind, layers) if part == "encoder" else 0)
+    return ParameterRole(
+        part,
+        kind,
+        layers_above=_layers_above(name, kind, layers) if part == "encoder" else 0,
+        hidden_matrix=kind == "weight" and ndim == 2 and _lies_between_hidden_layers(name, part),
+    )
+
+
+def _lies_between_hidden_layers(name: str, part: str) -> bool:
+    """Of the two-stage selection only the projections of the memory: its other matrices are class and box heads."""
+    return part in ("encoder", "decoder") or (name.startswith("two_stage.") and name.endswith(".project.weight"))
 
 
 def _kind(name: str, norms: set[str]) -> str:

@@ -17,7 +17,7 @@ from rfdetr_train.optim.lion import Lion
 from rfdetr_train.optim.muon import MuonWithAdamW
 from rfdetr_train.optim.param_groups import AnnotatedParameter, group
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adamw": AdamW,
@@ -111,7 +111,7 @@ def _settle_fused(
     if asked is True and reason:
         raise UserError(f"optimizer.fused=true: {reason}; use optimizer.fused=auto")
     if asked == "auto":
-        logger.info("fused optimizer step: %s", f"no, {reason}" if reason else "yes")
+        log.info("fused optimizer step: %s", f"no, {reason}" if reason else "yes")
     if "fused" in inspect.signature(optimizer_class).parameters:
         kwargs["fused"] = asked is not False and reason is None
 
@@ -136,9 +136,9 @@ def _split_muon(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
 
 def _build_lbfgs(config: OptimizerConfig, annotated: Sequence[AnnotatedParameter], kwargs: dict[str, Any]) -> LBFGS:
     """L-BFGS knows one group, one rate and no weight decay."""
-    logger.info("lbfgs: one group with rate %g for all %d tensors, no layer-wise rates", config.lr, len(annotated))
+    log.info("lbfgs: one group with rate %g for all %d tensors, no layer-wise rates", config.lr, len(annotated))
     if config.weight_decay:
-        logger.warning("lbfgs: has no weight decay; optimizer.weight_decay=%g does nothing", config.weight_decay)
+        log.warning("lbfgs: has no weight decay; optimizer.weight_decay=%g does nothing", config.weight_decay)
     params = [item.parameter for item in annotated]
     names = [item.name for item in annotated]
     one_group = {"params": params, "param_names": names, "group_name": "all", "lr": config.lr}

@@ -30,7 +30,7 @@ class AnnotatedParameter:
     place: str
     """Where it sits, for group names: `encoder.block3`, `decoder`, ..."""
     hidden_matrix: bool
-    """Whether it is a matrix between hidden layers, what Muon is made for (not an embedding, not a head)."""
+    """As in its role."""
 
 
 class GroupRow(NamedTuple):
@@ -124,7 +124,7 @@ def _annotate_one(
         lr=_learning_rate(role, config),
         weight_decay=config.weight_decay if _decays(parameter, role, config.no_decay) else 0.0,
         place=_place(role, top),
-        hidden_matrix=_is_hidden_matrix(name, parameter, role),
+        hidden_matrix=role.hidden_matrix,
     )
 
 
@@ -152,13 +152,6 @@ def _place(role: ParameterRole, top: int) -> str:
     if role.kind == "embedding":
         return "encoder.embeddings"
     return f"encoder.block{top - 1 - role.layers_above}" if role.layers_above else "encoder.norm"
-
-
-def _is_hidden_matrix(name: str, parameter: nn.Parameter, role: ParameterRole) -> bool:
-    """Of the two-stage selection only the projections of the memory: its other matrices are class and box heads."""
-    if role.kind != "weight" or parameter.ndim != 2:
-        return False
-    return role.part in ("encoder", "decoder") or (name.startswith("two_stage.") and name.endswith(".project.weight"))
 
 
 def _apply_rule(

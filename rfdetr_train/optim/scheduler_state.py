@@ -9,12 +9,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from rfdetr_train.errors import UserError
+from rfdetr_train.state_dicts import GROUP_SETTINGS, PER_GROUP, State
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
-State = dict[str, Any]
-PER_GROUP_LISTS = ("base_lrs", "_last_lr", "lr_lambdas", "min_lrs", "full_lrs")
-"""Entries of a scheduler's state that hold one value per parameter group."""
 PROGRESS = (
     *("last_epoch", "_step_count", "_is_initial", "_get_lr_called_within_step"),
     *("base_lrs", "_last_lr", "lr_lambdas", "_schedulers"),
@@ -48,12 +46,12 @@ def loadable(scheduler: LRScheduler, state: State) -> State:
     A class from elsewhere gets all of it. Undoes `plain` where a scheduler insists on a type of its own.
     """
     present = scheduler.state_dict()
-    of_torch = type(scheduler).__module__ == "torch.optim.lr_scheduler"
+    of_torch = type(scheduler).__module__.startswith("torch.optim.")
     chosen = {}
     for key, value in state.items():
         if of_torch and key not in PROGRESS and key in present:
             if plain(present[key]) != value:
-                logger.info("%s: %s is %s now, was %s", type(scheduler).__name__, key, plain(present[key]), value)
+                log.info("%s: %s is %s now, was %s", type(scheduler).__name__, key, plain(present[key]), value)
             value = present[key]
         chosen[key] = Counter(value) if isinstance(present.get(key), Counter) else value
     if "_schedulers" in state:
@@ -64,7 +62,7 @@ def loadable(scheduler: LRScheduler, state: State) -> State:
 
 def check_lengths(state: State, num_groups: int) -> None:
     """Refuse a state over another number of groups: torch would load it and fail, or go wrong, at a later step."""
-    for key in PER_GROUP_LISTS:
+    for key in PER_GROUP:
         if key in state and len(state[key]) != num_groups:
             raise UserError(
                 f"resume: the scheduler's {key} has {len(state[key])} entries for {num_groups} parameter groups; "
@@ -79,7 +77,7 @@ def check_extensible(scheduler: LRScheduler) -> None:
     name = type(scheduler).__name__
     if hasattr(scheduler, "max_lrs") or hasattr(scheduler, "_schedule_phases"):
         raise UserError(f"freeze: {name} fixes its rates when it is built, so no part can join later; use a preset")
-    for key in ("lr_lambdas", "min_lrs"):
+    for key in GROUP_SETTINGS:
         entries = getattr(scheduler, key, [])
         if any(entry != entries[0] for entry in entries):
             raise UserError(f"freeze: {name} has its own {key} for each group, so no part can join later; give one")
@@ -93,7 +91,7 @@ def extend(scheduler: LRScheduler, optimizer: Optimizer, first: int) -> None:
     if hasattr(scheduler, "base_lrs"):
         scheduler.base_lrs += [float(group["initial_lr"]) for group in new_groups]
     scheduler._last_lr = [float(group["lr"]) for group in optimizer.param_groups]
-    for key in ("lr_lambdas", "min_lrs"):
+    for key in GROUP_SETTINGS:
         if hasattr(scheduler, key):
             entries = getattr(scheduler, key)
             entries += [entries[0]] * len(new_groups)

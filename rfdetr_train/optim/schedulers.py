@@ -14,19 +14,12 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from rfdetr_train.config import SchedulerConfig, TorchSchedulerConfig
 from rfdetr_train.errors import UserError
-from rfdetr_train.optim.scheduler_state import (
-    State,
-    check_extensible,
-    check_lengths,
-    extend,
-    kind_of,
-    loadable,
-    plain,
-)
+from rfdetr_train.optim.scheduler_state import check_extensible, check_lengths, extend, kind_of, loadable, plain
 from rfdetr_train.optim.schedules import Schedule, build_schedule, check_warmup, warmup
 from rfdetr_train.optim.torch_schedulers import build_torch_scheduler
+from rfdetr_train.state_dicts import State
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def build_scheduler(
@@ -57,7 +50,7 @@ def build_scheduler(
     )
     if per_step:
         return ManagedScheduler(optimizer, torch_scheduler)
-    return SlowScheduler(optimizer, torch_scheduler, config, warmup_steps)
+    return EpochScheduler(optimizer, torch_scheduler, config, warmup_steps)
 
 
 class ManagedScheduler:
@@ -111,7 +104,7 @@ class ManagedScheduler:
         factor = self._common_factor(first)
         for group in self.optimizer.param_groups[first:]:
             group["initial_lr"] = float(group["lr"])
-            _set_lr(group, group["initial_lr"] * factor)
+            set_lr(group, group["initial_lr"] * factor)
         extend(self.scheduler, self.optimizer, first)
 
     def _check_kind(self, state: State) -> None:
@@ -153,15 +146,15 @@ class PresetScheduler(ManagedScheduler):
         factor = self.schedule(self.scheduler.last_epoch)
         self.scheduler.base_lrs = [group["initial_lr"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
-            _set_lr(group, float(group["initial_lr"]) * factor)
+            set_lr(group, float(group["initial_lr"]) * factor)
         self.scheduler._last_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def _common_factor(self, first: int) -> float:
         return self.schedule(self.scheduler.last_epoch)
 
 
-class SlowScheduler(ManagedScheduler):
-    """A torch scheduler that steps per epoch or per evaluation, under a warmup that runs per step.
+class EpochScheduler(ManagedScheduler):
+    """A torch scheduler that steps once an epoch, or once an evaluation, under a warmup that runs per step.
 
     Two clocks do not fit into one `SequentialLR`. So the torch scheduler sees its own, full rates whenever it steps,
     and an optimizer step uses (w + 1) / W of them during warmup. Epochs are counted from the start of the run.
@@ -193,7 +186,7 @@ class SlowScheduler(ManagedScheduler):
             raise UserError(f"scheduler.monitor={self.monitor}: the evaluation gives {', '.join(metrics)}")
         value = metrics[self.monitor]
         if value is None:
-            logger.warning("%s has no value: %s does not step", self.monitor, type(self.scheduler).__name__)
+            log.warning("%s has no value: %s does not step", self.monitor, type(self.scheduler).__name__)
         else:
             self._step_at_full_lrs(value)
 
@@ -217,7 +210,7 @@ class SlowScheduler(ManagedScheduler):
 
     def _step_at_full_lrs(self, *metric: float) -> None:
         for group, lr in zip(self.optimizer.param_groups, self.full_lrs, strict=True):
-            _set_lr(group, lr)
+            set_lr(group, lr)
         self.scheduler.step(*metric)  # type: ignore[arg-type]  # ReduceLROnPlateau takes a metric
         self.full_lrs = self._group_lrs()
         self._use_share_of_full_lrs()
@@ -225,15 +218,15 @@ class SlowScheduler(ManagedScheduler):
     def _use_share_of_full_lrs(self) -> None:
         share = warmup(self.steps, self.warmup_steps)
         for group, lr in zip(self.optimizer.param_groups, self.full_lrs, strict=True):
-            _set_lr(group, lr * share)
+            set_lr(group, lr * share)
 
 
 def _name(group: dict[str, Any], index: int) -> str:
     return group.get("group_name", str(index))
 
 
-def _set_lr(group: dict[str, Any], lr: float) -> None:
-    """Into the tensor where the rate is one: a captured step reads it there."""
+def set_lr(group: dict[str, Any], lr: float) -> None:
+    """Set a group's rate, into the tensor where the rate is one: a captured step reads it there."""
     if isinstance(group["lr"], Tensor):
         group["lr"].fill_(lr)
     else:

@@ -28,7 +28,7 @@ from rfdetr_train.errors import UserError
 from rfdetr_train.optim.dotted_path import locate
 from rfdetr_train.optim.group_lists import PER_GROUP_ARGUMENTS, per_group
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 REFUSED_IN_SEQUENCE: dict[type, str] = {
     ChainedScheduler: "torch raises NotImplementedError when it begins at a milestone, and in front it is a step early",
@@ -74,7 +74,7 @@ def build_torch_scheduler(
     _check_interval(plan, config)
     if plan.scheduler_class is ReduceLROnPlateau and "mode" not in plan.args:
         plan.args["mode"] = "min" if "loss" in config.monitor else "max"
-        logger.info("ReduceLROnPlateau: %s of %s counts as better", plan.args["mode"], config.monitor)
+        log.info("ReduceLROnPlateau: %s of %s counts as better", plan.args["mode"], config.monitor)
     _check_chains(plan)
     if warmup_steps == 0 and plan.scheduler_class is not SequentialLR:
         return _build(plan, optimizer, parameter_order)

@@ -4,7 +4,6 @@ import os
 import pickle
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -85,12 +84,6 @@ def test_resolve_prefers_as_asked(tmp_path: Path) -> None:
         files.resolve(tmp_path / "nothing.pt", prefer=("last",))
 
 
-def test_random_states_go_on(tmp_path: Path) -> None:
-    import random
-
-    state = files.random_state()
-    files.save(tmp_path / "r.pt", {"loop": {}, "random": state})
-    drawn = (random.random(), np.random.rand(), torch.rand(1))
-    files.restore_random_state(files.load(tmp_path / "r.pt")["random"])
-    again = (random.random(), np.random.rand(), torch.rand(1))
-    assert drawn == again
+def test_the_run_folder_of_a_checkpoint(tmp_path: Path) -> None:
+    assert files.run_folder_of(tmp_path / "run/checkpoints/last.pt") == tmp_path / "run"
+    assert files.run_folder_of(tmp_path / "copied.pt") is None

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rfdetr_train.checkpoint.fit import QueryLayout, load_fitting
+from rfdetr_train.checkpoint.fit import QueryLayout, classes_agree, load_fitting
 from rfdetr_train.config import ModelConfig
 from rfdetr_train.errors import UserError
 from rfdetr_train.models.rfdetr import RFDETR, build_model
@@ -27,8 +27,9 @@ def layout_of(model: RFDETR) -> QueryLayout:
     return QueryLayout(model.config.num_queries, model.config.group_detr)
 
 
-def fit(target: RFDETR, source: RFDETR):
-    return load_fitting(target, dict(source.state_dict()), layout_of(source), layout_of(target), "file.pt")
+def fit(target: RFDETR, source: RFDETR, same_classes: bool = True):
+    layouts = layout_of(source), layout_of(target)
+    return load_fitting(target, dict(source.state_dict()), *layouts, "file.pt", same_classes=same_classes)
 
 
 def test_the_same_model_is_taken_whole(model_of: ModelOf) -> None:
@@ -50,6 +51,38 @@ def test_another_number_of_classes_starts_the_class_heads_afresh_and_says_so(
     assert len(report.fresh) == 2 * (1 + 3)  # the head and its copy in each group, weight and bias
     assert torch.equal(target.class_embed.bias, before)
     assert "class_embed" in caplog.text
+
+
+def test_heads_of_other_classes_stay_fresh_although_they_would_fit(
+    model_of: ModelOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, target = model_of(), model_of()
+    before = {name: value.clone() for name, value in target.state_dict().items()}
+    report = fit(target, source, same_classes=False)
+    heads = ["class_embed", *(f"two_stage.groups.{group}.class_embed" for group in range(3))]
+    assert sorted(report.fresh) == sorted(f"{head}.{leaf}" for head in heads for leaf in ("weight", "bias"))
+    for name, value in target.state_dict().items():
+        assert torch.equal(value, before[name] if "class_embed" in name else source.state_dict()[name])
+
+
+@pytest.mark.parametrize(("saved", "agree", "reason"), [
+    (["cat", "dog"], True, None),
+    (["dog", "cat"], False, "has other classes, so the class heads start afresh: dog, cat; here cat, dog"),
+    (["cat"], False, "has other classes"),
+    (None, False, "does not say its classes"),
+])  # fmt: skip
+def test_classes_agree_by_their_names_in_order(
+    caplog: pytest.LogCaptureFixture, saved: list[str] | None, agree: bool, reason: str | None
+) -> None:
+    assert classes_agree(saved, ("cat", "dog"), "file.pt") is agree
+    assert f"file.pt: {reason}" in caplog.text if reason else not caplog.text
+
+
+def test_any_module_takes_what_fits() -> None:
+    source, target = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    layout = QueryLayout(1, 1)
+    assert not load_fitting(target, source.state_dict(), layout, layout, "file.pt", same_classes=False).fresh
+    assert torch.equal(source.weight, target.weight)
 
 
 def test_each_group_keeps_its_own_first_queries(model_of: ModelOf) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from rfdetr_train.checkpoint import published
 from rfdetr_train.checkpoint.published import PUBLISHED, PublishedFile, Unavailable, fetch
+from rfdetr_train.errors import UserError
 
 CONTENT = bytes(range(256)) * 5000
 
@@ -18,6 +19,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/missing":
             self.send_error(404)
+            return
+        if self.path == "/babble":  # no status line: http.client.BadStatusLine
+            self.wfile.write(b"what?\r\n\r\n")
+            return
+        if self.path == "/half-a-chunk":  # http.client.IncompleteRead
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"ffff\r\n" + CONTENT[:100])
             return
         self.send_response(200)
         self.send_header("Content-Length", str(len(CONTENT)))
@@ -57,6 +67,7 @@ def test_a_file_is_fetched_once_and_its_progress_told(
 
 @pytest.mark.parametrize(("page", "md5", "reason"), [
     ("cut", None, "MD5"), ("missing", None, "404"), ("whole", "0" * 32, "MD5"),
+    ("babble", None, "what?"), ("half-a-chunk", None, "IncompleteRead"),
 ])  # fmt: skip
 def test_what_is_not_the_file_is_refused_and_leaves_nothing(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str, md5: str | None, reason: str
@@ -79,12 +90,12 @@ def test_no_network_names_the_address_and_where_to_put_the_file(
         fetch("nano", tmp_path)
 
 
-def test_a_cached_file_that_is_not_the_published_one_is_not_used(
+def test_a_cached_file_that_is_not_the_published_one_is_the_users_to_remove(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(monkeypatch, "http://127.0.0.1:9/closed")
     (tmp_path / "rf-detr-nano.pth").write_bytes(b"something else")
-    with pytest.raises(Unavailable, match="is not the published file"):
+    with pytest.raises(UserError, match=r"rf-detr-nano\.pth: is not the published file.*remove it"):
         fetch("nano", tmp_path)
 
 

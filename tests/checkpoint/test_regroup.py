@@ -42,9 +42,9 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 T = "torch.optim.lr_scheduler."
 COSINE = CosineScheduleConfig(min_factor=0.1)
 ROLES = {
-    "encoder.weight": ParameterRole("encoder", "weight", 1),
+    "encoder.weight": ParameterRole("encoder", "weight", 1, hidden_matrix=True),
     "encoder.bias": ParameterRole("encoder", "bias", 1),
-    "decoder.weight": ParameterRole("decoder", "weight"),
+    "decoder.weight": ParameterRole("decoder", "weight", hidden_matrix=True),
     "decoder.bias": ParameterRole("decoder", "bias"),
     "head.weight": ParameterRole("head", "weight"),
     "head.bias": ParameterRole("head", "bias"),

@@ -3,10 +3,10 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from comparison import equal_to_the_bit, rows_without_speed, states
 
 from rfdetr_train.checkpoint import files
 from rfdetr_train.cli import compose_config
@@ -15,27 +15,6 @@ from rfdetr_train.errors import UserError
 from rfdetr_train.loggers.files import read_metrics
 
 Run = Callable[..., Path]
-
-
-def rows_without_speed(run_dir: Path) -> list[dict]:
-    return [{k: v for k, v in row.items() if k != "images_per_s"} for row in read_metrics(run_dir / "metrics.jsonl")]
-
-
-def equal_to_the_bit(a: Any, b: Any) -> bool:
-    if torch.is_tensor(a):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(equal_to_the_bit(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(equal_to_the_bit, a, b))
-    return a == b or (a != a and b != b)
-
-
-def states(path: Path) -> dict[str, Any]:
-    """What must be equal to the bit; not the config (it says `resume`) nor the seconds."""
-    content = files.load(path)
-    content["loop"].pop("seconds")
-    return {key: content[key] for key in ("model", "ema", "optimizer", "scheduler", "scaler", "loop", "random")}
 
 
 def test_a_run_leaves_what_the_contract_says(run: Run) -> None:
@@ -87,6 +66,89 @@ def test_a_run_goes_on_from_any_step_to_the_bit(run: Run, step: int) -> None:
     assert rows_without_speed(whole) == rows_without_speed(resumed)
     summary = json.loads((resumed / "summary.json").read_text())
     assert summary["parent"].endswith(f"step-{step:06d}.pt")
+
+
+def test_an_evaluation_that_was_cut_short_is_done_again_and_not_twice(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint before an evaluation stands at the epoch's last step with the evaluation pending."""
+    whole = run("whole", "trainer.epochs=2")
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("rfdetr_train.engine.validator.Validator.__call__", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run("cut", "trainer.epochs=2")
+    cut = whole.with_name("cut")
+    loop = files.load(cut / "checkpoints/last.pt")["loop"]
+    assert (loop["evaluation_pending"], loop["position"], loop["epoch"]) == (True, 3, 0)
+    assert json.loads((cut / "summary.json").read_text())["status"] == "interrupted"
+    resumed = run("resumed", "trainer.epochs=2", f"resume={cut}")
+    assert rows_without_speed(resumed) == rows_without_speed(whole)
+    assert equal_to_the_bit(states(whole / "checkpoints/last.pt"), states(resumed / "checkpoints/last.pt"))
+
+
+def test_a_resumed_run_keeps_the_best_of_its_parent(run: Run) -> None:
+    first = run("first", "trainer.epochs=1")
+    no_progress = ["trainer.epochs=2", "optimizer.lr=0", "optimizer.encoder_lr=0"]
+    second = run("second", f"resume={first}", *no_progress)
+    assert files.load(second / "checkpoints/best.pt")["loop"]["step"] == 3
+    assert json.loads((second / "summary.json").read_text())["checkpoints"]["best"]
+
+
+def test_swa_in_a_run_without_is_refused(run: Run) -> None:
+    first = run("first", "trainer.epochs=1")
+    with pytest.raises(UserError, match="had no SWA"):
+        run("second", f"resume={first}", "trainer.epochs=3", "ema=swa", "ema.start_epoch=1")
+
+
+def test_swa_resumes_to_the_bit(run: Run) -> None:
+    options = ["trainer.epochs=4", "ema=swa", "ema.start_epoch=1", "checkpoint.every_steps=1", "checkpoint.keep=20"]
+    whole = run("whole", *options)
+    for step in (2, 5, 9):
+        resumed = run(f"from-{step}", *options, f"resume={whole / f'checkpoints/step-{step:06d}.pt'}")
+        assert equal_to_the_bit(states(whole / "checkpoints/last.pt"), states(resumed / "checkpoints/last.pt"))
+        assert rows_without_speed(whole) == rows_without_speed(resumed)
+
+
+def test_other_classes_are_a_fresh_head_on_resume(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = run("first", "trainer.epochs=1")
+    changed = files.load(first / "checkpoints/last.pt")
+    changed["label_map"][0]["name"] = "ellipse"
+    torch.save(changed, tmp_path / "changed.pt")
+    run("second", f"resume={tmp_path / 'changed.pt'}", "trainer.epochs=2")
+    assert "class_embed" in caplog.text
+
+
+def test_the_last_step_of_a_cut_run_is_logged(run: Run) -> None:
+    rows = read_metrics(run("a", "trainer.max_steps=2", "trainer.log_every_steps=50") / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["split"] == "train"] == [2]
+
+
+def test_no_plots_if_none_are_wanted(run: Run) -> None:
+    assert not (run("a", "trainer.max_steps=1", "logger.plots=false") / "plots").exists()
+
+
+def test_a_plot_that_fails_does_not_end_the_run(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("rfdetr_train.engine.run_plots.write_plots", broken)
+    run_dir = run("a", "trainer.max_steps=1")
+    assert json.loads((run_dir / "summary.json").read_text())["status"] == "completed"
+    assert "no space left" in caplog.text
+
+
+def test_the_batch_that_fits_is_found_and_kept(run: Run) -> None:
+    first = run("first", "trainer.batch_size=auto", "trainer.max_steps=1", "trainer.memory_budget_gib=1")
+    summary = json.loads((first / "summary.json").read_text())
+    assert summary["batch_size"] == 10  # all of the split fit into a gibibyte
+    resumed = run("second", "trainer.batch_size=auto", "trainer.epochs=1", "resume=auto", "trainer.max_steps=1")
+    assert json.loads((resumed / "summary.json").read_text())["batch_size"] == 10
 
 
 def test_auto_finds_the_newest_run_of_the_same_config(run: Run, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,12 +1,7 @@
 """Batches to the bit: any number of workers, any start, any batch size."""
 
 import multiprocessing
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from itertools import islice
 
 import numpy as np
@@ -179,45 +174,6 @@ def test_a_picture_that_breaks_during_training(tmp_path, num_workers):
     assert str(broken) in str(caught.value)
     assert "Traceback" not in str(caught.value)
     assert multiprocessing.active_children() == []
-
-
-ABANDON = """
-import multiprocessing, os, signal, sys
-from rfdetr_train.config import AugmentationConfig, ShapesDataConfig
-from rfdetr_train.data.dataset import read_dataset
-from rfdetr_train.data.loader import TrainLoader
-
-if __name__ == "__main__":
-    config = ShapesDataConfig(root=sys.argv[1], train_images=11, valid_images=5, image_size_px=64)
-    sizes = {"batch_size": 2, "accumulation_steps": 1, "seed": 0, "num_workers": 2}
-    loader = TrainLoader(read_dataset(config).splits["train"], AugmentationConfig(name="none"), [32], **sizes)
-    steps = loader.epoch(0)
-    next(steps)
-    print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
-def test_workers_end_when_their_parent_is_killed(dataset, tmp_path):
-    script = tmp_path / "abandon.py"
-    script.write_text(ABANDON)
-    result = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=120)
-    assert result.returncode == -signal.SIGKILL, result.stderr
-    workers = [int(pid) for pid in result.stdout.split()]
-    assert len(workers) == 2
-    deadline = time.monotonic() + 20
-    while any(map(is_running, workers)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(is_running, workers))
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_an_empty_split(dataset):

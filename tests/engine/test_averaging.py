@@ -65,7 +65,7 @@ def test_an_average_continues_to_the_bit() -> None:
         if step == 3:
             twin_model.load_state_dict(model.state_dict())
             twin = build_average(config, twin_model)
-            twin.load_state_dict(average.state_dict())
+            twin.load_state_dict(average.state_dict(), nn.Module.load_state_dict)
         average.step_done()
         if step >= 3:
             twin_model.load_state_dict(model.state_dict())
@@ -110,3 +110,18 @@ def test_ema_copies_counters() -> None:
         model(torch.randn(4, 2))
         average.step_done()
     assert average.model.num_batches_tracked.item() == 3  # type: ignore[union-attr]
+
+
+def test_an_average_of_another_kind_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+    """Else SWA would count thousands of EMA updates as epochs and hardly move."""
+    model = scalar_model(1.0)
+    ema = build_average(EmaConfig(), model)
+    for _ in range(5):
+        ema.step_done()
+    set_weight(model, 4.0)
+    swa = build_average(SwaConfig(start_epoch=0), model)
+    swa.load_state_dict(ema.state_dict(), nn.Module.load_state_dict)
+    assert swa.model is None
+    swa.epoch_done(0)
+    assert swa.model.weight.item() == 4.0  # type: ignore[union-attr]
+    assert "begins anew" in caplog.text

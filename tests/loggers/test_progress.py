@@ -85,6 +85,29 @@ def test_long_evaluation_says_that_it_lives(caplog):
     assert caplog.messages == ["evaluation 20/50", "evaluation 40/50"]
 
 
+@pytest.mark.parametrize("bars", [False, True])
+def test_an_evaluation_without_an_epoch(console_of, caplog, bars):
+    clock = Clock()
+    progress = BarProgress(clock=clock, console=console_of(80)) if bars else PlainProgress(clock=clock)
+    with caplog.at_level(logging.INFO), progress:
+        progress.start_evaluation(1)
+        clock.now += 3.0
+        progress.advance_evaluation()
+        progress.end_evaluation()
+        progress.end_epoch({"AP": 0.5})
+    assert caplog.messages == ["evaluation done in 0:00:03  AP 0.5000"]
+
+
+def test_an_epoch_without_an_evaluation(caplog):
+    clock = Clock()
+    with caplog.at_level(logging.INFO), PlainProgress(1, clock=clock, log_every_steps=10) as progress:
+        progress.start_epoch(0, 2, 5)
+        progress.step({"loss": 2.0})
+        clock.now += 1.0
+        progress.end_epoch({})
+    assert caplog.messages[-1] == "epoch 1/2 done in 0:00:01  loss 2.000"
+
+
 def test_a_step_without_numbers_keeps_the_last_ones():
     progress = PlainProgress()
     progress.start_epoch(0, 1, 5)

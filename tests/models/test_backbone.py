@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from rfdetr_train.errors import UserError
-from rfdetr_train.models.backbone import Backbone, cut_windows, join_windows, resize_positions
+from rfdetr_train.models.backbone import Backbone, cut_windows, join_windows
 
 
 def test_windows_are_cut_row_by_row_and_joined_again():
@@ -19,22 +19,12 @@ def test_windows_are_cut_row_by_row_and_joined_again():
     assert torch.equal(join_windows(windows, 2, (4, 6)), patches)
 
 
-def test_positions_keep_their_table_on_its_own_grid():
-    table = torch.randn(1, 9, 5)
-    assert torch.equal(resize_positions(table, (3, 3)), table.view(1, 3, 3, 5))
-
-
-def test_resized_positions_keep_a_constant_and_are_computed_in_float32():
-    table = torch.full((1, 16, 2), 0.7, dtype=torch.bfloat16)
-    resized = resize_positions(table, (6, 10))
-    assert resized.dtype == torch.float32
-    torch.testing.assert_close(resized, table[0, 0].float().expand(1, 6, 10, 2))
-
-
-def test_shrunken_positions_are_smoothed_first():
-    """A pattern at the finest frequency cancels under an antialiasing filter, and is sampled as it stands without."""
-    stripes = torch.tensor([1.0, -1.0]).repeat(8).expand(16, 16).reshape(1, 256, 1)
-    assert resize_positions(stripes, (4, 4))[:, 1:3, 1:3].abs().max() < 0.05
+def test_the_table_of_positions_may_have_a_grid_of_its_own(toy_config):
+    own = Backbone(replace(toy_config, position_grid=5))
+    assert own.vit.pos_embed.shape == (1, 1 + 25, 48)
+    assert Backbone(toy_config).vit.pos_embed.shape == (1, 1 + 64, 48)
+    maps = own(torch.randn(1, 3, 128, 128))
+    assert {tuple(one.shape) for one in maps} == {(1, 48, 8, 8)}
 
 
 def test_the_blocks_after_the_feature_blocks_attend_globally(toy_config):

@@ -71,6 +71,30 @@ def test_published_numbers():
     assert len(list(model_of("nano").parameters())) == 416
 
 
+def test_base_differs_from_small_in_its_patches_and_positions(reference_groups):
+    """Patches of 14 instead of 16 pixels, and 37 x 37 positions, as trained at 518 pixels, instead of 32 x 32."""
+    sizes = {"resolution": 560, "decoder_layers": 3, "patch_size": 14, "num_windows": 4, "position_grid": 37}
+    with torch.device("meta"):
+        base = build_model(ModelConfig(name="base", feature_blocks=[2, 5, 8, 11], **sizes), num_classes=90)
+    assert base.backbone.vit.pos_embed.shape == (1, 1 + 37**2, 384)
+    count = sum(p.numel() for p in base.parameters()) + MASK_TOKEN_SIZE
+    patches, positions = 3 * (14**2 - 16**2) * 384, (37**2 - 32**2) * 384
+    assert count == reference_groups["small"]["total_parameters"] + patches + positions
+
+
+def test_hidden_matrices():
+    roles = model_of("nano").parameter_roles()
+    matrices = {name for name, role in roles.items() if role.hidden_matrix}
+    assert {name.split(".")[0] for name in matrices} == {"backbone", "decoder", "two_stage"}
+    assert "backbone.vit.blocks.3.attn.qkv.weight" in matrices
+    assert "decoder.position_head.layers.0.weight" in matrices
+    assert {name for name in matrices if name.startswith("two_stage")} == {
+        f"two_stage.groups.{group}.project.weight" for group in range(13)
+    }
+    for name in ("patch_embed.proj.weight", "pos_embed", "norm.weight", "blocks.0.attn.qkv.bias"):
+        assert f"backbone.vit.{name}" not in matrices
+
+
 def test_roles_of_the_encoder_follow_its_last_feature_block(toy_config):
     toy_config.feature_blocks = [2, 5, 8, 11]
     roles = build_model(toy_config, 5).parameter_roles()

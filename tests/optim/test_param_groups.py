@@ -3,14 +3,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from rfdetr_train.checkpoint.reference_weights import our_name
 from rfdetr_train.config import AdamWConfig, ModelConfig, ParameterRule
 from rfdetr_train.errors import UserError
 from rfdetr_train.models.rfdetr import build_model
 from rfdetr_train.optim.param_groups import AnnotatedParameter, annotate, check_groups, group, group_table
-from rfdetr_train.roles import ParameterRole
 
 REFERENCE = Path(__file__).parents[1] / "fixtures" / "reference_param_groups.json"
 
@@ -171,15 +169,6 @@ def test_hidden_matrices_are_apart_where_asked(make_toy):
 
     matrices = [name for g in groups if g["use_muon"] for name in g["param_names"]]
     assert matrices == ["blocks.0.weight", "blocks.1.weight", "decoder.weight"]
-
-
-def test_a_projection_of_the_two_stage_selection_is_a_hidden_matrix_and_its_heads_are_not():
-    names = ("two_stage.groups.0.project.weight", "two_stage.groups.0.class_embed.weight")
-    roles = dict.fromkeys(names, ParameterRole("head", "weight"))
-
-    items = annotate([(name, nn.Parameter(torch.zeros(2, 2))) for name in names], roles, AdamWConfig())
-
-    assert [item.hidden_matrix for item in items] == [True, False]
 
 
 def test_group_table(make_toy):

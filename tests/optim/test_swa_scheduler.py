@@ -57,6 +57,20 @@ def test_it_goes_on_to_the_bit(saved_after: int) -> None:
     assert trace(scheduler, optimizer, rest) == trace(twin, twin_optimizer, rest)
 
 
+def test_a_resumed_run_takes_this_configs_rate_and_pace() -> None:
+    """Half-way of two epochs in the file; three epochs and another rate now: after them it stands at that rate."""
+    optimizer = optimizer_of()
+    scheduler = scheduler_of(optimizer)
+    trace(scheduler, optimizer, range(2))
+    twin_optimizer = optimizer_of()
+    twin = scheduler_of(twin_optimizer, anneal_epochs=3, lr_factor=0.4)
+    twin.load_state_dict(copy.deepcopy(scheduler.state_dict()))
+    rates = [rate["a"] for rate in trace(twin, twin_optimizer, range(4))[::2]]
+    assert rates[0] == scheduler.last_lr["a"]
+    assert rates[1] != pytest.approx(0.4)
+    assert rates[2:] == pytest.approx([0.4, 0.4])
+
+
 def test_a_state_without_swa_is_refused() -> None:
     optimizer = optimizer_of()
     with pytest.raises(UserError, match="had no SWA"):

@@ -1,0 +1,99 @@
+"""A run: everything that has a state, how that becomes a checkpoint, and how a run goes on from one to the bit."""
+
+import logging
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from rfdetr_train.checkpoint.fit import QueryLayout, classes_agree, load_fitting
+from rfdetr_train.checkpoint.random_state import random_state, restore_random_state
+from rfdetr_train.checkpoint.regroup import restore_optimization
+from rfdetr_train.checkpoint.versions import versions
+from rfdetr_train.config import TrainConfig
+from rfdetr_train.data.sample import Dataset
+from rfdetr_train.engine.averaging import NoAverage
+from rfdetr_train.engine.loop_state import LoopState
+from rfdetr_train.engine.optimization import Optimization
+from rfdetr_train.engine.precision import Precision
+from rfdetr_train.labels import LabelMap
+from rfdetr_train.models.rfdetr import RFDETR
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Run:
+    """The parts of a run that have a state."""
+
+    config: TrainConfig
+    dataset: Dataset
+    model: RFDETR
+    optimization: Optimization
+    average: NoAverage
+    precision: Precision
+    loop: LoopState = field(default_factory=LoopState)
+    _started: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in this run and in those that it resumed from."""
+        return self.loop.seconds_before + time.monotonic() - self._started
+
+    def to_checkpoint(self) -> dict[str, Any]:
+        """Everything that evaluating, predicting, exporting or resuming needs; plain values and tensors."""
+        return {
+            "model": self.model.state_dict(),
+            "ema": self.average.state_dict(),
+            "optimizer": self.optimization.optimizer.state_dict(),
+            "scheduler": self.optimization.scheduler.state_dict(),
+            "scaler": self.precision.scaler.state_dict(),
+            "loop": {**self.loop.to_plain(), "seconds_before": self.seconds},
+            "random": random_state(),
+            "model_config": asdict(self.model.config),
+            "label_map": self.dataset.label_map.to_plain(),
+            "data_root": str(self.dataset.root),
+            "config": asdict(self.config),
+            "metrics": self.loop.last,
+            "versions": versions(),
+        }
+
+    def restore(self, saved: dict[str, Any], source: str) -> None:
+        """Go on where the checkpoint `saved` was written; what does not fit this run is said and starts afresh."""
+        self.loop.update(saved["loop"])
+        self._reconsider_early_stop()
+        # Parts that had joined the optimizer by then join it now, one epoch after the other as they did, so that the
+        # saved groups and their state find their places.
+        epochs_begun = self.loop.epoch + (1 if self.loop.position else 0)
+        for epoch in range(epochs_begun):
+            self.optimization.unfreezer.enter_epoch(epoch)
+        self._load_weights(saved, source)
+        restore_optimization(
+            self.optimization.optimizer, self.optimization.scheduler, saved["optimizer"], saved["scheduler"]
+        )
+        if saved["scaler"]:  # empty unless the run was in fp16
+            self.precision.scaler.load_state_dict(saved["scaler"])
+        restore_random_state(saved["random"])
+        log.info("%s: going on after step %d", source, self.loop.step)
+
+    def _load_weights(self, saved: dict[str, Any], source: str) -> None:
+        names = LabelMap.from_plain(saved["label_map"]).names
+        same_classes = classes_agree(names, self.dataset.label_map.names, source)
+        layout, own_layout = query_layout(saved["model_config"]), query_layout(asdict(self.model.config))
+
+        def load(model: nn.Module, state: dict[str, Tensor]) -> None:
+            load_fitting(model, state, layout, own_layout, source, same_classes=same_classes)
+
+        load(self.model, saved["model"])
+        self.average.load_state_dict(saved["ema"], load)
+
+    def _reconsider_early_stop(self) -> None:
+        """A run that had stopped early goes on if this config is more patient."""
+        patience = self.config.trainer.early_stopping.patience
+        self.loop.stopped_early &= patience is not None and self.loop.evaluations_without_gain >= patience
+
+
+def query_layout(model_config: dict[str, Any]) -> QueryLayout:
+    """Queries and groups of a model from its config."""
+    return QueryLayout(model_config["num_queries"], model_config["group_detr"])
