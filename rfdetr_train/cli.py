@@ -87,7 +87,8 @@ def _split_saved_config(file: Path, named: list[str], rest: list[str]) -> tuple[
     defaults = [line[2:].strip() for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("- ")]
     command = defaults[0] if defaults else ""
     if command not in COMMANDS or (named and named[0] != command):
-        raise UserError(f"{file}: is no saved config of the command {(named or ['train'])[0]}; give a run's config.yaml")
+        wanted = named[0] if named else "any command"
+        raise UserError(f"{file}: is no saved config of {wanted}; give the config.yaml of a run")
     return command, ["--config-dir", str(file.resolve().parent), "--config-name", file.stem, *rest]
 
 

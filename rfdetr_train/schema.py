@@ -4,7 +4,7 @@ from hydra.core.config_store import ConfigStore
 
 from rfdetr_train import config
 
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, type] = {
     "adamw": config.AdamWConfig,
     "adam": config.AdamConfig,
     "sgd": config.SGDConfig,
@@ -18,7 +18,7 @@ OPTIMIZERS = {
     "lion": config.LionConfig,
     "custom": config.CustomOptimizerConfig,
 }
-SCHEDULERS = {
+SCHEDULERS: dict[str, type] = {
     "step": config.StepScheduleConfig,
     "cosine": config.CosineScheduleConfig,
     "linear": config.LinearScheduleConfig,
@@ -28,11 +28,17 @@ SCHEDULERS = {
     "flat_cosine": config.FlatCosineScheduleConfig,
     "torch": config.TorchSchedulerConfig,
 }
-DATA = {"coco": config.CocoDataConfig, "shapes": config.ShapesDataConfig}
-WARMUPS = {"none": config.WarmupConfig, "linear": config.LinearWarmupConfig}
-AVERAGES = {"default": config.EmaConfig, "swa": config.SwaConfig, "none": config.AveragingConfig}
-GROUPS = {"optimizer": OPTIMIZERS, "scheduler": SCHEDULERS, "warmup": WARMUPS, "data": DATA, "ema": AVERAGES}
-COMMANDS = {"train": config.TrainConfig, "evaluate": config.EvaluateConfig}
+DATA: dict[str, type] = {"coco": config.CocoDataConfig, "shapes": config.ShapesDataConfig}
+WARMUPS: dict[str, type] = {"none": config.WarmupConfig, "linear": config.LinearWarmupConfig}
+AVERAGES: dict[str, type] = {"default": config.EmaConfig, "swa": config.SwaConfig, "none": config.AveragingConfig}
+GROUPS: dict[str, dict[str, type]] = {
+    "optimizer": OPTIMIZERS,
+    "scheduler": SCHEDULERS,
+    "warmup": WARMUPS,
+    "data": DATA,
+    "ema": AVERAGES,
+}
+COMMANDS: dict[str, type] = {"train": config.TrainConfig, "evaluate": config.EvaluateConfig}
 
 
 def register() -> None:

@@ -56,28 +56,27 @@ def common_share(what: str, rates: Sequence[Any], saved_groups: Sequence[State])
 
 
 def _entry(key: str, values: list[Any], group: State, saved: SavedOptimizer) -> Any:
-    """The entry of one of our groups, which its members' groups in the file must agree on."""
+    """The entry of one of our groups: of its members' groups in the file, or of all if the file knows no member.
+
+    Groups of other initial rates may have become one, so of present rates only the share must be the same.
+    """
     initial_lr = initial_lr_of(group)
-    indices = saved.groups_of(group["param_names"])
-    if not indices:
-        return _entry_of_new(key, values, initial_lr, saved)
-    first = values[indices[0]]
-    for index in indices[1:]:
-        if values[index] != first:
+    if key == "base_lrs":
+        return initial_lr
+    known = saved.groups_of(group["param_names"])
+    indices = known or range(len(saved.groups))
+    entries, saved_groups = [values[index] for index in indices], [saved.groups[index] for index in indices]
+    what = f"{key} of group {group.get('group_name')!r}"
+    if key in PRESENT_RATES:
+        common_share(what, entries, saved_groups)
+        return rescaled(entries[0], saved_groups[0], initial_lr)
+    for entry in entries[1:] if known else ():
+        if entry != entries[0]:
             raise UserError(
-                f"resume: {key} disagrees within group {group.get('group_name')!r}: {first} and {values[index]}; "
+                f"resume: {what} is {entries[0]} for some of its parameters and {entry} for others; "
                 "resume with the run's own rates, or with optimizer.merge_groups=false"
             )
-    if key == "base_lrs":
-        return initial_lr
-    return rescaled(first, saved.groups[indices[0]], initial_lr) if key in PRESENT_RATES else first
-
-
-def _entry_of_new(key: str, values: list[Any], initial_lr: float, saved: SavedOptimizer) -> Any:
-    """A group of parameters that the file does not know goes by what all groups of the file share."""
-    if key == "base_lrs":
-        return initial_lr
-    return common_share(key, values, saved.groups) * initial_lr if key in PRESENT_RATES else values[0]
+    return entries[0]
 
 
 def _check_length(key: str, values: list[Any], num_groups: int) -> None:

@@ -162,11 +162,10 @@ class FreezePartConfig:
     """Epoch (from 0) at whose start the part joins the optimizer."""
 
     def __post_init__(self) -> None:
-        positive("freeze.(encoder|projector|decoder)", self, "until_epoch")
+        place = "freeze.(encoder|projector|decoder)"
+        positive(place, self, "until_epoch")
         both = self.always and self.until_epoch is not None
-        require(
-            not both, "freeze.(encoder|projector|decoder).until_epoch", self.until_epoch, "does nothing with always=true; give one of them"
-        )
+        require(not both, f"{place}.until_epoch", self.until_epoch, "does nothing beside always=true; give one of them")
 
     @property
     def frozen_at_start(self) -> bool:

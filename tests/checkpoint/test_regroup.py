@@ -2,6 +2,7 @@ import io
 import json
 import math
 import os
+import re
 from copy import deepcopy
 from pathlib import Path
 
@@ -451,15 +452,29 @@ class TestSchedulerState:
         }
 
     @pytest.mark.parametrize(
-        ("key", "value"), [("base_lrs", 1.0), ("_last_lr", 1.0), ("lr_lambdas", {"a": 1}), ("min_lrs", 1.0)]
+        ("key", "value", "difference"),
+        [
+            ("_last_lr", 1.0, "has reached 0.5 and 14285.7 of its initial rates"),
+            ("lr_lambdas", {"a": 1}, "is None for some of its parameters and {'a': 1} for others"),
+            ("min_lrs", 1.0, "is 1e-09 for some of its parameters and 1.0 for others"),
+        ],
     )
-    def test_entries_that_disagree_within_a_group_are_an_error(self, key, value):
+    def test_entries_that_disagree_within_a_group_are_an_error(self, key, value, difference):
         state = self.state()
         target = state if key in state else state["_schedulers"][0]
         index = list(ROLES).index("decoder.bias")
         target[key] = [*target[key][:index], value, *target[key][index + 1 :]]
-        with pytest.raises(UserError, match=rf"{key} disagrees within group 'decoder'"):
+        with pytest.raises(UserError, match=re.escape(f"{key} of group 'decoder' {difference}")):
             self.regroup(state)
+
+    def test_groups_of_other_initial_rates_may_become_one(self):
+        """What counts is the share that each has reached, here a half."""
+        merged = Parts(SAME_RATES)
+        groups = merged.optimizer.param_groups
+        assert len(groups) < len(self.merged.optimizer.param_groups)
+        regrouped = regroup_scheduler_state(self.state(), self.saved, groups)
+        assert regrouped["base_lrs"] == [group["initial_lr"] for group in groups]
+        assert regrouped["_last_lr"] == pytest.approx([group["initial_lr"] / 2 for group in groups], rel=1e-12)
 
     def test_a_wrong_number_is_an_error_with_both(self):
         state = self.state()

@@ -1,4 +1,4 @@
-"""Every optimizer and every schedule, in fp32 and bf16, from an epoch's middle and its end: a resume differs by nothing."""
+"""Every optimizer and schedule, in fp32 and bf16, from an epoch's middle and end: a resume differs by nothing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,8 @@ NEEDS = {
 }
 CHOICES = [f"optimizer={name}" for name in OPTIMIZERS] + [f"scheduler={name}" for name in SCHEDULERS]
 MORE = [
-    ["scheduler=torch", "scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau", "scheduler.interval=evaluation"],
+    ["scheduler=torch", "scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau",
+     "scheduler.interval=evaluation"],
     ["scheduler=torch", "scheduler._target_=torch.optim.lr_scheduler.ExponentialLR", "+scheduler.args.gamma=0.5",
      "scheduler.interval=epoch"],
     ["optimizer.merge_groups=false", "ema=none"],
