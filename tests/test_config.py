@@ -76,7 +76,7 @@ def test_variants_are_the_published_ones(name: str, resolution: int, layers: int
         (["optimizer=rmsprop", "optimizer.fused=true"], ["optimizer.fused=True", "no fused form"]),
         (["optimizer=sgd", "optimizer.nesterov=true", "optimizer.momentum=0"], ["optimizer.nesterov"]),
         (["warmup=linear", "warmup.epochs=-1"], ["warmup.epochs=-1"]),
-        (["optimizer.lr=.inf"], ["optimizer.lr=inf"]),
+        (["optimizer.lr=inf"], ["optimizer.lr=inf"]),
         (["scheduler=cosine", "scheduler.min_factor=2"], ["scheduler.min_factor=2", "0 to 1"]),
         (["scheduler.drop_epochs=[5,3]"], ["scheduler.drop_epochs", "rising"]),
         (["trainer.epochs=0"], ["trainer.epochs=0"]),
