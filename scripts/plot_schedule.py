@@ -16,13 +16,13 @@ from matplotlib.axes import Axes
 from torch import nn
 
 from rfdetr_train.cli import compose_config
-from rfdetr_train.config import SwaConfig, TrainConfig
+from rfdetr_train.config import TrainConfig
+from rfdetr_train.engine.optimization import build_run_scheduler
 from rfdetr_train.engine.run_length import RunLength
 from rfdetr_train.models.rfdetr import build_model
 from rfdetr_train.optim.optimizers import build_optimizer
 from rfdetr_train.optim.param_groups import annotate
-from rfdetr_train.optim.schedulers import ManagedScheduler, build_scheduler
-from rfdetr_train.optim.swa_scheduler import SwaScheduler
+from rfdetr_train.optim.schedulers import ManagedScheduler
 from rfdetr_train.roles import ParameterRole
 
 LEVEL_METRIC = 0.5
@@ -98,15 +98,7 @@ def scheduler_of(
     """The run's own scheduler and, in it, its optimizer, over small parameters of these names."""
     parameters = [(name, nn.Parameter(torch.zeros(2, 2))) for name in names]
     optimizer = build_optimizer(config.optimizer, annotate(parameters, roles, config.optimizer), "cpu")
-    scheduler = build_scheduler(
-        optimizer,
-        config.scheduler,
-        warmup_steps=length.warmup_steps(config.warmup),
-        total_steps=length.total_steps,
-        steps_per_epoch=length.steps_per_epoch,
-        parameter_order=list(roles),
-    )
-    return SwaScheduler(scheduler, config.ema) if isinstance(config.ema, SwaConfig) else scheduler
+    return build_run_scheduler(config, optimizer, length, list(roles))
 
 
 def plot_lines(axes: Axes, rates: dict[str, list[float]], num_steps: int, marker: str | None = None) -> None:

@@ -183,27 +183,6 @@ class RMSpropConfig(OptimizerConfig):
 
 
 @dataclass
-class NAdamConfig(OptimizerConfig):
-    """NAdam; torch has no fused form of it."""
-
-    name: str = "nadam"
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
-    """Decay rates of the moments."""
-    eps: float = 1e-8
-    """Added to the root of the second moment."""
-    momentum_decay: float = 4e-3
-    """Decay of the momentum."""
-    decoupled_weight_decay: bool = True
-    """Decay as in AdamW rather than in the gradient."""
-    foreach: Optional[bool] = None
-    """As for AdamW."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_betas(self.betas)
-
-
-@dataclass
 class RAdamConfig(OptimizerConfig):
     """RAdam (arXiv 1908.03265); torch has no fused form of it."""
 
@@ -220,6 +199,15 @@ class RAdamConfig(OptimizerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_betas(self.betas)
+
+
+@dataclass
+class NAdamConfig(RAdamConfig):
+    """Adam with Nesterov's momentum; torch has no fused form of it."""
+
+    name: str = "nadam"
+    momentum_decay: float = 4e-3
+    """Decay of the momentum."""
 
 
 @dataclass

@@ -33,16 +33,8 @@ def build_optimization(config: TrainConfig, model: RFDETR, length: RunLength, de
     frozen = FrozenParts(model, roles, config.freeze)
     optimizer = build_optimizer(config.optimizer, annotate(model.named_parameters(), roles, config.optimizer), device)
     show_groups(optimizer)
-    scheduler = build_scheduler(
-        optimizer,
-        config.scheduler,
-        warmup_steps=length.warmup_steps(config.warmup),
-        total_steps=length.total_steps,
-        steps_per_epoch=length.steps_per_epoch,
-        parameter_order=[name for name, _ in model.named_parameters()],
-    )
-    if isinstance(config.ema, SwaConfig):
-        scheduler = SwaScheduler(scheduler, config.ema)
+    names = [name for name, _ in model.named_parameters()]
+    scheduler = build_run_scheduler(config, optimizer, length, names)
     if frozen.any_joins_later:
         check_can_join(optimizer, scheduler)
 
@@ -50,6 +42,21 @@ def build_optimization(config: TrainConfig, model: RFDETR, length: RunLength, de
         join(optimizer, scheduler, annotate(named, roles, config.optimizer), config.optimizer.merge_groups)
 
     return Optimization(optimizer, scheduler, Unfreezer(frozen, join_parameters))
+
+
+def build_run_scheduler(
+    config: TrainConfig, optimizer: torch.optim.Optimizer, length: RunLength, parameter_names: list[str]
+) -> ManagedScheduler:
+    """The run's warmup and schedule on `optimizer`, and SWA's rate behind them where `ema=swa`."""
+    scheduler = build_scheduler(
+        optimizer,
+        config.scheduler,
+        warmup_steps=length.warmup_steps(config.warmup),
+        total_steps=length.total_steps,
+        steps_per_epoch=length.steps_per_epoch,
+        parameter_order=parameter_names,
+    )
+    return SwaScheduler(scheduler, config.ema) if isinstance(config.ema, SwaConfig) else scheduler
 
 
 def show_groups(optimizer: torch.optim.Optimizer) -> None:
