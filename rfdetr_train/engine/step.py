@@ -1,5 +1,6 @@
 """One optimizer step: forward and backward over the micro-batches of its accumulation window, clip, update."""
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from rfdetr_train.data.transforms import normalise
 from rfdetr_train.engine.precision import Precision
 from rfdetr_train.errors import UserError
 from rfdetr_train.optim.hooks import StepNorms
+
+log = logging.getLogger(__name__)
 
 
 class NonFiniteStep(RuntimeError):
@@ -54,6 +57,10 @@ class TrainStep:
         self.wants_closure = isinstance(optimizer, torch.optim.LBFGS)
         if self.wants_closure and precision.scaler.is_enabled():
             raise UserError("optimizer=lbfgs: cannot scale its loss for fp16; use trainer.precision=bf16 or fp32")
+        if self.wants_closure and clip_norm > 0:
+            log.info(
+                "lbfgs: gradients are not clipped (trainer.clip_norm=%g), its line search limits the step", clip_norm
+            )
         self.norms = StepNorms(optimizer)
 
     def __call__(self, window: Sequence[Batch], measure_groups: bool = False) -> StepResult:
