@@ -59,7 +59,9 @@ def run(arguments: list[str]) -> int:
 
 def _show(error: Exception, command: str, arguments: list[str]) -> int:
     """Say what went wrong, unless the job has said it in its log and on the terminal; the exit code."""
-    if not isinstance(error, JobFailed):
+    if isinstance(error, OSError) and error.filename:  # Hydra could not make the run's folder
+        sys.stderr.write(f"{error.filename}: {error.strerror}; give a folder that can be written, run_dir=...\n")
+    elif not isinstance(error, JobFailed):
         from rfdetr_train.cli_help import explain
 
         sys.stderr.write(f"{explain(error, command, arguments)}\n")

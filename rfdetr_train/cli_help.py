@@ -16,7 +16,7 @@ Examples
   python -m rfdetr_train model=nano data=coco data.root=PATH        train on a COCO or Roboflow data set
   python -m rfdetr_train experiment=demo                            a tiny detector, minutes on a processor
   python -m rfdetr_train -m optimizer.lr=1e-4,2e-4                  a sweep, one folder a job
-  python -m rfdetr_train evaluate checkpoint=RUN split=test         score a run or a checkpoint file
+  python -m rfdetr_train evaluate checkpoint=RUN                    score a run or a checkpoint file
   python -m rfdetr_train RUN/config.yaml                            repeat a run
 
 Choices (group=option)
@@ -48,16 +48,25 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     return f"did you mean {near[0]}?" if near else None
 
 
-UNHELPFUL = ("Set the environment variable HYDRA_FULL_ERROR", "To append to your config", "Config search", "provider=")
+UNHELPFUL = ("Set the environment variable HYDRA_FULL_ERROR", "To append to your", "Config search", "provider=")
 
 
 def explain(error: BaseException, command: str, arguments: list[str]) -> str:
     """A refusal of Hydra's or ours as a plain message, with the nearest known key where one was misspelt."""
+    if type(error).__name__ == "OverrideParseException":
+        return _quoted_form(str(error.override))  # type: ignore[attr-defined]
     lines = [line for line in str(error).splitlines() if line.strip() and not line.strip().startswith(UNHELPFUL)]
     causes = [str(error.__cause__).splitlines()[0]] if error.__cause__ is not None and str(error.__cause__) else []
     message = "\n".join(lines + [cause for cause in causes if cause not in lines])
     hints = [hint for word in _override_keys(arguments) if (hint := _key_hint(word, command))]
     return "\n".join([message or type(error).__name__, *hints])
+
+
+def _quoted_form(override: str) -> str:
+    """What to type instead of an override that Hydra cannot read: commas, brackets, quotes and such want quoting."""
+    key, _, value = override.partition("=")
+    escaped = value.strip("'\"").replace("\\", "\\\\").replace("'", "\\'")
+    return f"{override}: cannot be read; quote the value, in a shell: \"{key}='{escaped}'\""
 
 
 def _override_keys(arguments: list[str]) -> list[str]:
@@ -69,10 +78,17 @@ def _override_keys(arguments: list[str]) -> list[str]:
 def _key_hint(key: str, command: str) -> str | None:
     """`key: did you mean X?` if `key` is neither a key nor a group of the command's own config."""
     known = known_keys(command)
-    if key in known or key.startswith("hydra"):
+    if key.startswith("hydra"):
         return None
+    if key in known:
+        members = sorted(name for name in known if name.startswith(f"{key}."))
+        is_group = command == "train"
+        return (
+            None if is_group or not members else f"{key} is a section of {command}, its keys are {', '.join(members)}"
+        )
     last = {name.rsplit(".", 1)[-1]: name for name in known}  # a key whose section was left out
-    hint = did_you_mean(key, known) or (f"did you mean {last[key]}?" if key in last else None)
+    name = key.rsplit(".", 1)[-1]
+    hint = did_you_mean(key, known) or (f"did you mean {last[name]}?" if name in last else None)
     return f"{key}: {hint}" if hint else f"{key}: no such key; --cfg job prints them all"
 
 
@@ -80,7 +96,10 @@ def known_keys(command: str) -> set[str]:
     """Every dotted key of the command's schema, sections and groups included."""
     from rfdetr_train import schema
 
-    keys = _dotted(schema.COMMANDS[command], "") | {"experiment"}
+    keys = _dotted(schema.COMMANDS[command], "")
+    if command != "train":  # the other commands have no groups to choose from
+        return keys
+    keys.add("experiment")
     for group, choices in schema.GROUPS.items():
         if group in keys:
             keys |= {key for choice in choices.values() for key in _dotted(choice, f"{group}.")}

@@ -96,3 +96,14 @@ def test_a_signal_saves_and_the_run_goes_on_from_there(tmp_path: Path, number: s
     resumed = next(folder for folder in run_folders(tmp_path) if folder != run_dir)
     assert losses(resumed)[: summary["steps"]] == losses(run_dir)
     assert len(losses(resumed)) == end
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
+    process = start(*SMALL, cwd=tmp_path)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=240) == 0
+    (run_dir,) = run_folders(tmp_path)
+    assert "nobody reads the standard output" in (run_dir / "train.log").read_text()
+    assert json.loads((run_dir / "summary.json").read_text())["status"] == "completed"

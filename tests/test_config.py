@@ -21,6 +21,7 @@ OPTIONS = [
 NEEDS = {
     ("data", "coco"): ["data.root=somewhere"],
     ("optimizer", "custom"): ["optimizer._target_=torch.optim.Rprop"],
+    ("ema", "swa"): ["ema.start_epoch=1"],
     ("scheduler", "torch"): ["scheduler._target_=torch.optim.lr_scheduler.StepLR"],
 }
 
@@ -80,6 +81,10 @@ def test_variants_are_the_published_ones(name: str, resolution: int, layers: int
         (["scheduler=cosine", "scheduler.min_factor=2"], ["scheduler.min_factor=2", "0 to 1"]),
         (["scheduler.drop_epochs=[5,3]"], ["scheduler.drop_epochs", "rising"]),
         (["trainer.epochs=0"], ["trainer.epochs=0"]),
+        (["seed=99999999999999999999"], ["seed=99999999999999999999", "2^64"]),
+        (["ema=swa"], ["ema.start_epoch=10", "trainer.epochs=2"]),
+        (["freeze.encoder.until_epoch=5"], ["freeze.encoder.until_epoch=5", "always=true"]),
+        (["optimizer.rules=[{pattern: x}]"], ["x", "sets nothing"]),
         (["trainer.batch_size=all"], ["trainer.batch_size=all", "auto"]),
         (["trainer.precision=fp8"], ["trainer.precision=fp8", "bf16"]),
         (["ema=none", "evaluation.weights=ema"], ["evaluation.weights=ema", "raw"]),

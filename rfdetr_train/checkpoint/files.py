@@ -1,5 +1,6 @@
 """Checkpoint files: written whole or not at all, read without running anything that is in them."""
 
+import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,10 @@ def load_untrusted(path: Path, extra_types: tuple[type, ...] = ()) -> dict[str, 
         with torch.serialization.safe_globals(list(extra_types)):
             # mapped: looking into a large file for its config reads only that
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"{path}: holds more than tensors and plain values, so it is not loaded (it could run code)"
+        ) from error
     except Exception as error:
         reason = str(error).strip().splitlines()[0][:300]
         raise UserError(f"{path}: cannot be read as a checkpoint: {reason}{_previous(path)}") from error
@@ -57,8 +62,10 @@ def _is_legacy_pickle(path: Path) -> bool:
 
 
 def _previous(path: Path) -> str:
-    """The other checkpoints beside a broken one, newest first."""
-    others = [other for other in path.parent.glob("*.pt") if other != path and other.stat().st_size]
+    """The newest whole checkpoint beside a broken one of a run; its hard links are as broken as it is."""
+    if run_folder_of(path) is None:
+        return ""
+    others = [other for other in path.parent.glob("*.pt") if not other.samefile(path) and zipfile.is_zipfile(other)]
     others.sort(key=lambda other: other.stat().st_mtime, reverse=True)
     return f"; the newest other one is {others[0]}" if others else ""
 

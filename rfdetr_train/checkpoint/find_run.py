@@ -11,6 +11,8 @@ log = logging.getLogger(__name__)
 
 NOT_PART_OF_A_RUN = ("resume", "run_dir", "name", "notes", "logger", "checkpoint")
 """Keys that two runs may differ in and still be the same run for `resume=auto`."""
+NOT_PART_OF_A_TRAINER = ("epochs", "max_steps", "early_stopping", "log_every_steps", "memory_budget_gib")
+"""The same of the section `trainer`: a run that is to last longer goes on."""
 
 
 def find_resume(resume: str | None, run_dir: Path, runs_dir: Path, config: dict[str, Any]) -> Path | None:
@@ -23,15 +25,30 @@ def find_resume(resume: str | None, run_dir: Path, runs_dir: Path, config: dict[
     if resume != "auto":
         return files.resolve(resume, prefer=("last", "best"))
     places = ("*/*", "*/*/*")  # of single runs, of a sweep's jobs
-    found = [path for place in places for path in runs_dir.glob(f"{place}/checkpoints/last.pt")]
-    newest_first = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
-    own = run_dir / "checkpoints" / "last.pt"
-    for path in [own, *(path for path in newest_first if path != own)]:
-        if path.is_file() and _same_run(path, config):
-            log.info("resume=auto: going on from %s", path)
-            return path
-    log.info("resume=auto: no run with this config under %s, starting anew", runs_dir)
+    folders = {path.parent for place in places for path in runs_dir.glob(f"{place}/checkpoints/*.pt")}
+    others = sorted(folders - {run_dir / "checkpoints"}, key=_newest_time, reverse=True)
+    for folder in [run_dir / "checkpoints", *others]:
+        for path in _newest_first(folder):
+            if _same_run(path, config):
+                log.info("resume=auto: going on from %s", path)
+                return path
+    log.warning("resume=auto: none of the %d runs under %s has this config; STARTING ANEW", len(others), runs_dir)
     return None
+
+
+def refuse_used_folder(run_dir: Path) -> None:
+    """A new run does not begin where another one lies: its metrics would mix and its checkpoints be lost."""
+    if list(run_dir.glob("checkpoints/*.pt")):
+        raise UserError(f"{run_dir}: already holds a run; resume it (resume={run_dir}) or give another folder")
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    """`last.pt`, `best.pt` and the numbered ones, by time; of equal times `last.pt` first."""
+    return sorted(folder.glob("*.pt"), key=lambda path: (path.stat().st_mtime, path.name == "last.pt"), reverse=True)
+
+
+def _newest_time(folder: Path) -> float:
+    return max(path.stat().st_mtime for path in folder.glob("*.pt"))
 
 
 def _same_run(path: Path, config: dict[str, Any]) -> bool:
@@ -46,4 +63,6 @@ def _same_run(path: Path, config: dict[str, Any]) -> bool:
 
 
 def _identity(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key not in NOT_PART_OF_A_RUN}
+    identity = {key: value for key, value in config.items() if key not in NOT_PART_OF_A_RUN}
+    trainer = {key: value for key, value in config["trainer"].items() if key not in NOT_PART_OF_A_TRAINER}
+    return {**identity, "trainer": trainer}

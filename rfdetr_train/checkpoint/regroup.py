@@ -6,7 +6,8 @@ on another number of them, and lets the file's rates overwrite the config's. Non
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -45,10 +46,12 @@ class Account:
     """Parameters that start without, because the file has none for them."""
 
     def log(self) -> None:
-        """Say the numbers, and each dropped one with its reason."""
+        """Say the numbers and the reasons; the names behind each are for the log file."""
         log.info("optimizer state: %d moved, %d dropped, %d new", len(self.moved), len(self.dropped), len(self.new))
+        for reason, count in Counter(self.dropped.values()).items():
+            log.info("dropped: %d tensors (%s)", count, reason)
         for name, reason in self.dropped.items():
-            log.info("dropped: %s (%s)", name, reason)
+            log.debug("dropped: %s (%s)", name, reason)
 
 
 def restore_optimization(
@@ -59,6 +62,7 @@ def restore_optimization(
     *,
     sources: Sources | None = None,
     order: Sequence[str] | None = None,
+    fresh: Collection[str] = (),
 ) -> Account:
     """Load the optimizer's state, then the scheduler's, after both have been built.
 
@@ -73,6 +77,7 @@ def restore_optimization(
         saved_scheduler: the scheduler state saved with it.
         sources: our name -> the saved names that it is joined from, where they differ.
         order: the saved names in their order, for a state without names that has one group per parameter.
+        fresh: our names of parameters whose weights are not the saved ones, so that the saved moments are not theirs.
 
     Raises:
         UserError: the scheduler's state is not over the saved groups, or its entries disagree within one of ours.
@@ -80,22 +85,25 @@ def restore_optimization(
     if order is not None:
         saved_optimizer = with_names(saved_optimizer, order)
     saved = read_saved(saved_optimizer, optimizer, sources)
-    account = load_optimizer_state(optimizer, saved, keep_momentum=_cycles_momentum(saved_scheduler))
+    cycles_momentum = _cycles_momentum(saved_scheduler)
+    account = load_optimizer_state(optimizer, saved, keep_momentum=cycles_momentum, fresh=fresh)
     scheduler.load_state_dict(regroup_scheduler_state(saved_scheduler, saved, optimizer.param_groups))
     return account
 
 
-def load_optimizer_state(optimizer: Optimizer, saved: SavedOptimizer, *, keep_momentum: bool = False) -> Account:
+def load_optimizer_state(
+    optimizer: Optimizer, saved: SavedOptimizer, *, keep_momentum: bool = False, fresh: Collection[str] = ()
+) -> Account:
     """Give each parameter the moments saved under its name, and each group the rate that its schedule had reached.
 
     Everything else in the groups stays as the present config has it; keep_momentum makes an exception of betas and
-    momentum, for a schedule that moves them. The account is logged.
+    momentum, for a schedule that moves them. Parameters named in `fresh` start without moments. The account is logged.
     """
     account = Account()
     if isinstance(optimizer, LBFGS):
         _load_history(optimizer, saved, account)
     else:
-        _load_moments(optimizer, saved, account)
+        _load_moments(optimizer, saved, account, fresh)
     trained = {name for group in optimizer.param_groups for own in group["param_names"] for name in saved.names_of(own)}
     account.dropped.update({name: "is not trained here" for name in saved.state if name not in trained})
     for group in optimizer.param_groups:
@@ -104,7 +112,7 @@ def load_optimizer_state(optimizer: Optimizer, saved: SavedOptimizer, *, keep_mo
     return account
 
 
-def _load_moments(optimizer: Optimizer, saved: SavedOptimizer, account: Account) -> None:
+def _load_moments(optimizer: Optimizer, saved: SavedOptimizer, account: Account, fresh: Collection[str]) -> None:
     expected_state = ExpectedState(optimizer)
     for group in optimizer.param_groups:
         for name, parameter in zip(group["param_names"], group["params"], strict=True):
@@ -113,6 +121,8 @@ def _load_moments(optimizer: Optimizer, saved: SavedOptimizer, account: Account)
             if moments is None:
                 if expected:
                     account.new.append(name)
+            elif name in fresh:
+                account.dropped[name] = "its weights are not the saved ones"
             elif reason := _misfit(moments, expected):
                 account.dropped[name] = reason
             else:
@@ -128,10 +138,15 @@ def _misfit(moments: State, expected: State) -> str | None:
     if missing:
         return f"has no {', '.join(missing)}"
     for key, value in expected.items():
-        shapes = tuple(torch.as_tensor(moments[key]).shape), tuple(torch.as_tensor(value).shape)
-        if shapes[0] != shapes[1]:
-            return f"{key} has shape {shapes[0]}, here {shapes[1]}"
+        saved_shape, shape = _shape(moments[key]), _shape(value)
+        if saved_shape != shape:
+            return f"{key} has shape {saved_shape}, here {shape}"
     return None
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """Of a tensor or a number; None for what else an optimizer may keep."""
+    return tuple(torch.as_tensor(value).shape) if isinstance(value, Tensor | int | float) else None
 
 
 def _like(value: Any, expected: Any) -> Any:

@@ -46,7 +46,8 @@ def rescaled(lr: Any, saved_group: State, initial_lr: float) -> float:
 
 def common_share(what: str, rates: Sequence[Any], saved_groups: Sequence[State]) -> float:
     """The one share of their initial rates that all these rates have; UserError where they differ."""
-    shares = [share_of_initial(lr, group) for lr, group in zip(rates, saved_groups, strict=True)]
+    moving = [(lr, group) for lr, group in zip(rates, saved_groups, strict=True) if initial_lr_of(group)]
+    shares = [share_of_initial(lr, group) for lr, group in moving] or [1.0]  # a rate of 0 has no share to speak of
     if max(shares) - min(shares) > 1e-9 * max(shares):
         raise UserError(
             f"resume: {what} has reached {min(shares):.6g} and {max(shares):.6g} of its initial rates, one is wanted; "

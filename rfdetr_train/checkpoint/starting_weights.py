@@ -97,11 +97,18 @@ def _from_reference_file(content: dict[str, Any], path: Path) -> StartingWeights
     queries, groups = values.get("num_queries"), values.get("group_detr")
     layout = QueryLayout(queries, groups) if isinstance(queries, int) and isinstance(groups, int) else None
     return StartingWeights(
-        state=from_reference(content["model"]),
+        state=_translated(content["model"], path),
         layout=layout,
         class_names=_class_names(values.get("class_names")),
         source=f"{path} (reference package)",
     )
+
+
+def _translated(model: dict[str, Any], path: Path) -> dict[str, Tensor]:
+    try:
+        return from_reference(model)
+    except UserError as error:
+        raise UserError(f"{path}: these are not the weights of an RF-DETR detector: {error}") from error
 
 
 def _class_names(value: Any) -> tuple[str, ...] | None:

@@ -2,14 +2,16 @@
 
 import dataclasses
 import logging
+import random
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from rfdetr_train.checkpoint import files
-from rfdetr_train.checkpoint.find_run import find_resume
+from rfdetr_train.checkpoint.find_run import find_resume, refuse_used_folder
 from rfdetr_train.checkpoint.fit import classes_agree, load_fitting
 from rfdetr_train.checkpoint.starting_weights import find_starting_weights
 from rfdetr_train.commands.summary import RunSummary
@@ -44,12 +46,15 @@ log = logging.getLogger(__name__)
 
 def train(config: TrainConfig, run_dir: Path) -> float | None:
     """Train as `config` says, in `run_dir`; return the best AP of the valid split, what a sweep compares jobs by."""
-    torch.manual_seed(config.seed)
+    seed_everything(config.seed)
     # not every operation of the network has a deterministic form on CUDA; torch then warns by name
     torch.use_deterministic_algorithms(config.trainer.deterministic, warn_only=True)
     precision = Precision(config.trainer.precision, choose_device(config.trainer.device))
     dataset = load_data(config)
+    log.info("device %s, precision %s, seed %d", precision.device, precision.name, config.seed)
     parent = find_resume(config.resume, run_dir, Path(config.run_dir), dataclasses.asdict(config))
+    if parent is None:
+        refuse_used_folder(run_dir)
     saved = files.load(parent) if parent else None
     model = build_model(config.model, len(dataset.label_map.names)).to(precision.device)
     source = str(parent) if parent else load_starting_weights(model, config, dataset)
@@ -72,6 +77,13 @@ def train(config: TrainConfig, run_dir: Path) -> float | None:
     return run.loop.best["AP"] if run.loop.best else None
 
 
+def seed_everything(seed: int) -> None:
+    """Ours come from torch's generator and from the seed itself; Python's and numpy's are for classes of a user's."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
 def load_data(config: TrainConfig) -> Dataset:
     """Read the data set and look at every picture once, before anything expensive is built."""
     dataset = read_dataset(config.data)
@@ -80,8 +92,10 @@ def load_data(config: TrainConfig) -> Dataset:
     names = dataset.label_map.names
     log.info("%s: %d classes (%s)", dataset.root, len(names), ", ".join(names[:20]))
     for name, split in dataset.splits.items():
-        dropped = dataset.dropped[name] or "nothing"
+        dropped = ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in dataset.dropped[name].items()) or "nothing"
         log.info("%s: %d pictures, %d boxes, dropped: %s", name, len(split), len(split.labels), dropped)
+    if not len(dataset.splits["valid"].labels):
+        log.warning("the valid split has no boxes: there will be no AP, and so no best checkpoint to choose")
     return dataset
 
 

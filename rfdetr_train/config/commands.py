@@ -14,6 +14,7 @@ from rfdetr_train.config.training import (
     EvaluationConfig,
     FreezeConfig,
     LoggerConfig,
+    SwaConfig,
     TrainerConfig,
 )
 from rfdetr_train.errors import UserError, require
@@ -52,7 +53,17 @@ class TrainConfig:
     """Free text, kept in summary.json."""
 
     def __post_init__(self) -> None:
-        require(self.seed >= 0, "seed", self.seed, "give 0 or a larger number")
+        require(0 <= self.seed < 2**64, "seed", self.seed, "give a number from 0 to 2^64 - 1")
+        require(bool(self.run_dir), "run_dir", repr(self.run_dir), "give a folder")
+        require(bool(self.weights), "weights", repr(self.weights), "give auto, coco, none or a path")
+        for part in ("encoder", "projector", "decoder"):
+            until = getattr(self.freeze, part).until_epoch
+            ok = until is None or until < self.trainer.epochs
+            require(ok, f"freeze.{part}.until_epoch", until, f"never comes with trainer.epochs={self.trainer.epochs}; "
+                    f"use freeze.{part}.always=true")  # fmt: skip
+        if isinstance(self.ema, SwaConfig):
+            require(self.ema.start_epoch < self.trainer.epochs, "ema.start_epoch", self.ema.start_epoch,
+                    f"never comes with trainer.epochs={self.trainer.epochs}; lower it")  # fmt: skip
         if self.ema.name == "none" and self.evaluation.weights == "ema":
             raise UserError("evaluation.weights=ema: there is no average with ema=none; use evaluation.weights=raw")
 

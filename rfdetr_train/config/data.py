@@ -49,6 +49,7 @@ class ShapesDataConfig(DataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         positive("data", self, "train_images", "valid_images")
+        require(0 <= self.shapes_seed < 2**63, "data.shapes_seed", self.shapes_seed, "give a number from 0 to 2^63 - 1")
         require(self.image_size_px >= 32, "data.image_size_px", self.image_size_px, "give 32 or more")
 
 

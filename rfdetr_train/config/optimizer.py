@@ -22,6 +22,10 @@ class ParameterRule:
 
     def __post_init__(self) -> None:
         not_negative("optimizer.rules", self, "lr", "lr_factor", "weight_decay")
+        nothing = self.lr is None and self.lr_factor is None and self.weight_decay is None
+        require(
+            not nothing, "optimizer.rules.pattern", self.pattern, "sets nothing; give lr, lr_factor or weight_decay"
+        )
         require(
             self.lr is None or self.lr_factor is None,
             "optimizer.rules.lr_factor",

@@ -3,6 +3,8 @@
 A worker gets a `_Request` (which pictures, what side, which epoch) and needs nothing else to answer it.
 """
 
+import logging
+import os
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from itertools import count, islice
@@ -22,6 +24,8 @@ from rfdetr_train.data.workers import follow_the_reader, worker_context
 from rfdetr_train.errors import UserError
 
 _PRELOADED = ("torch", "torchvision.transforms.v2", __name__)  # what a worker needs
+
+log = logging.getLogger(__name__)
 
 
 class _Request(NamedTuple):
@@ -130,7 +134,8 @@ class TrainLoader:
         """`scales`: the sides in pixels that a step's is drawn from; one side for a fixed resolution."""
         self._plan_arguments = (len(split), batch_size, accumulation_steps, seed)
         self._scales, self._seed = list(scales), seed
-        self._pipeline = _Pipeline(_Reader(split, augmentation, seed), num_workers, pin_memory)
+        workers = _useful_workers(num_workers, -(-len(split) // batch_size))
+        self._pipeline = _Pipeline(_Reader(split, augmentation, seed), workers, pin_memory)
         self.steps_per_epoch = count_steps(len(split), batch_size, accumulation_steps)
 
     def epoch(self, epoch: int, start_step: int = 0) -> Generator[list[Batch], None, None]:
@@ -170,9 +175,19 @@ def evaluation_batches(
     """
     starts = range(0, len(split), batch_size)
     indices = [list(range(start, min(start + batch_size, len(split)))) for start in starts]
-    pipeline = _Pipeline(_Reader(split), num_workers, pin_memory)
+    pipeline = _Pipeline(_Reader(split), _useful_workers(num_workers, len(indices)), pin_memory)
     with closing(pipeline), closing(pipeline.batches([_Request(i, resolution_px, None) for i in indices])) as batches:
         yield from batches
+
+
+def _useful_workers(asked: int, num_batches: int) -> int:
+    """No more workers than there are batches; more than twice the processors are said to be of no use."""
+    processors = os.cpu_count() or 1
+    if asked > 2 * processors:
+        log.warning(
+            "data.num_workers=%d: this machine has %d processors; more workers only cost memory", asked, processors
+        )
+    return min(asked, num_batches)
 
 
 def _unchanged(packed: Any) -> Any:

@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw
 
 from rfdetr_train.config import ShapesDataConfig
 from rfdetr_train.data.coco_files import ROBOFLOW_FILE
+from rfdetr_train.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,11 @@ def write_shapes(config: ShapesDataConfig) -> Path:
     name = f"train{config.train_images}-valid{config.valid_images}-{config.image_size_px}px"
     folder = Path(config.root).expanduser().absolute() / f"{name}-seed{config.shapes_seed}-v{_VERSION}"
     if not folder.is_dir():
-        _write_atomically(config, folder)
+        try:
+            _write_atomically(config, folder)
+        except OSError as error:
+            reason = f"the demo set cannot be written there ({error.strerror}: {error.filename}); give another folder"
+            raise UserError(f"data.root={config.root}: {reason}") from error
     return folder
 
 

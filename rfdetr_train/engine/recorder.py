@@ -67,8 +67,8 @@ class Recorder:
             self._images, self._since = 0, time.perf_counter()
 
     def _is_logged(self, step: int, position: int) -> bool:
-        ends = position == self.length.steps_per_epoch or step == self.length.total_steps
-        return ends or step % self.log_every_steps == 0
+        border = step in (1, self.length.total_steps) or position == self.length.steps_per_epoch
+        return border or step % self.log_every_steps == 0
 
     def scored(self, where: dict[str, Any], validation: Validation) -> None:
         """One kind of weights has been evaluated; `where` holds step, epoch and weights."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rfdetr_train.checkpoint.fit import QueryLayout, classes_agree, load_fitting
+from rfdetr_train.checkpoint.fit import FitReport, QueryLayout, classes_agree, load_fitting
 from rfdetr_train.checkpoint.random_state import random_state, restore_random_state
 from rfdetr_train.checkpoint.regroup import restore_optimization
 from rfdetr_train.checkpoint.versions import versions
@@ -54,6 +54,7 @@ class Run:
             "model_config": asdict(self.model.config),
             "label_map": self.dataset.label_map.to_plain(),
             "data_root": str(self.dataset.root),
+            "counts": self._counts(),
             "config": asdict(self.config),
             "metrics": self.loop.last,
             "versions": versions(),
@@ -63,35 +64,72 @@ class Run:
         """Go on where the checkpoint `saved` was written; what does not fit this run is said and starts afresh."""
         self.loop.update(saved["loop"])
         self._reconsider_early_stop()
+        self._settle_position(saved["counts"])
+        self._reconsider_best(saved, source)
         # Parts that had joined the optimizer by then join it now, one epoch after the other as they did, so that the
         # saved groups and their state find their places.
         epochs_begun = self.loop.epoch + (1 if self.loop.position else 0)
         for epoch in range(epochs_begun):
             self.optimization.unfreezer.enter_epoch(epoch)
-        self._load_weights(saved, source)
+        report = self._load_weights(saved, source)
         restore_optimization(
-            self.optimization.optimizer, self.optimization.scheduler, saved["optimizer"], saved["scheduler"]
+            self.optimization.optimizer,
+            self.optimization.scheduler,
+            saved["optimizer"],
+            saved["scheduler"],
+            fresh={*report.fresh, *report.resized},
         )
         if saved["scaler"]:  # empty unless the run was in fp16
             self.precision.scaler.load_state_dict(saved["scaler"])
         restore_random_state(saved["random"])
         log.info("%s: going on after step %d", source, self.loop.step)
 
-    def _load_weights(self, saved: dict[str, Any], source: str) -> None:
+    def _load_weights(self, saved: dict[str, Any], source: str) -> FitReport:
         names = LabelMap.from_plain(saved["label_map"]).names
         same_classes = classes_agree(names, self.dataset.label_map.names, source)
         layout, own_layout = query_layout(saved["model_config"]), query_layout(asdict(self.model.config))
 
-        def load(model: nn.Module, state: dict[str, Tensor]) -> None:
-            load_fitting(model, state, layout, own_layout, source, same_classes=same_classes)
+        def load(model: nn.Module, state: dict[str, Tensor]) -> FitReport:
+            return load_fitting(model, state, layout, own_layout, source, same_classes=same_classes)
 
-        load(self.model, saved["model"])
+        report = load(self.model, saved["model"])
         self.average.load_state_dict(saved["ema"], load)
+        return report
 
     def _reconsider_early_stop(self) -> None:
         """A run that had stopped early goes on if this config is more patient."""
         patience = self.config.trainer.early_stopping.patience
         self.loop.stopped_early &= patience is not None and self.loop.evaluations_without_gain >= patience
+
+    def _counts(self) -> dict[str, int]:
+        """What a position in an epoch, and a best AP, are counted in."""
+        trainer, splits = self.config.trainer, self.dataset.splits
+        assert isinstance(trainer.batch_size, int)
+        images_per_step = trainer.batch_size * trainer.accumulation_steps
+        return {"images_per_step": images_per_step, **{name: len(splits[name]) for name in ("train", "valid")}}
+
+    def _settle_position(self, before: dict[str, int]) -> None:
+        """Another batch size or accumulation: the epoch, whose order is the same, goes on after the images seen."""
+        now, position = self._counts(), self.loop.position
+        if not position or all(before[key] == now[key] for key in ("images_per_step", "train")):
+            return
+        seen = min(position * before["images_per_step"], before["train"])
+        if seen == before["train"]:
+            self.loop.position = -(-now["train"] // now["images_per_step"])  # the epoch is over
+        else:
+            self.loop.position = seen // now["images_per_step"] if before["train"] == now["train"] else 0
+        log.warning(
+            "the run had seen %d of %d images of its epoch in steps of %d; now that is step %d of %d images",
+            seen, before["train"], before["images_per_step"], self.loop.position, now["images_per_step"],
+        )  # fmt: skip
+
+    def _reconsider_best(self, saved: dict[str, Any], source: str) -> None:
+        """An AP on another data set is nothing to be measured against."""
+        same_classes = LabelMap.from_plain(saved["label_map"]) == self.dataset.label_map
+        if self.loop.best and not (same_classes and saved["counts"]["valid"] == len(self.dataset.splits["valid"])):
+            log.warning("%s: was scored on another data set, so its best AP does not count here", source)
+            self.loop.best = self.loop.last = None
+            self.loop.evaluations_without_gain = 0
 
 
 def query_layout(model_config: dict[str, Any]) -> QueryLayout:

@@ -1,5 +1,6 @@
 """One optimizer step: forward and backward over the micro-batches of its accumulation window, clip, update."""
 
+import inspect
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from rfdetr_train.optim.hooks import StepNorms
 log = logging.getLogger(__name__)
 
 
-class NonFiniteStep(RuntimeError):
+class NonFiniteStep(UserError):
     """A loss or gradient norm that is not finite; the weights have not been changed by it."""
 
 
@@ -53,14 +54,15 @@ class TrainStep:
         self.precision = precision
         self.clip_norm = clip_norm
         self.num_groups = num_groups
-        # L-BFGS evaluates the loss several times a step; every other optimizer takes the gradients as they are
-        self.wants_closure = isinstance(optimizer, torch.optim.LBFGS)
+        # L-BFGS and its kind evaluate the loss several times a step; the others take the gradients as they are
+        closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+        self.wants_closure = closure is not None and closure.default is inspect.Parameter.empty
         if self.wants_closure and precision.scaler.is_enabled():
-            raise UserError("optimizer=lbfgs: cannot scale its loss for fp16; use trainer.precision=bf16 or fp32")
-        if self.wants_closure and clip_norm > 0:
-            log.info(
-                "lbfgs: gradients are not clipped (trainer.clip_norm=%g), its line search limits the step", clip_norm
+            raise UserError(
+                "trainer.precision=fp16: an optimizer that evaluates the loss itself cannot scale it; use bf16 or fp32"
             )
+        if self.wants_closure and clip_norm > 0:
+            log.info("gradients are not clipped (trainer.clip_norm=%g): the optimizer searches its own step", clip_norm)
         self.norms = StepNorms(optimizer)
 
     def __call__(self, window: Sequence[Batch], measure_groups: bool = False) -> StepResult:
@@ -133,4 +135,8 @@ class TrainStep:
         for name, value in numbers.items():
             if not math.isfinite(value):
                 image_ids = [target["image_id"] for batch in window for target in batch.targets]
-                raise NonFiniteStep(f"{name} is {value} on the images with ids {image_ids}")
+                raise NonFiniteStep(
+                    f"training has diverged: the {name} is {value} on the images with ids {image_ids}; lower "
+                    "optimizer.lr or trainer.clip_norm, add warmup=linear, or use trainer.precision=fp32. Nothing that "
+                    "was saved has changed"
+                )

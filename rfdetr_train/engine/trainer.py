@@ -110,7 +110,7 @@ class Trainer:
 
     @property
     def _epoch_complete(self) -> bool:
-        return self.state.position == self.loader.steps_per_epoch
+        return self.state.position >= self.loader.steps_per_epoch
 
     @property
     def _is_last_epoch(self) -> bool:

@@ -5,11 +5,24 @@ is imported here, because the log handler is set up before a config is checked.
 """
 
 import logging
+import os
+import sys
 
 from rich.console import Console
 from rich.text import Text
 
-CONSOLE = Console(markup=False, emoji=False, highlight=False)
+
+class _Terminal(Console):
+    """A console whose reader may go away (`| head`): the run goes on, and its log file is the record."""
+
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process here."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        logging.getLogger(__name__).warning("nobody reads the standard output any more; the log file goes on")
+
+
+CONSOLE = _Terminal(markup=False, emoji=False, highlight=False)
 
 SHOWN = {"shown_on_console": True}
 """`extra` of a log record whose content the terminal has already got in a better form: only files take it."""

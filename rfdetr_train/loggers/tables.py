@@ -21,9 +21,10 @@ def print_table(
     texts = [[_cell(value) for value in row] for row in rows]
     aligned = _aligned_text(title, columns, texts)
     log.info("%s", aligned, extra=SHOWN)
-    if console.is_terminal:
-        console.print(_drawn_table(title, columns, texts, console))
-    else:
+    drawn = _drawn_table(title, columns, texts, console)
+    if console.is_terminal and console.measure(drawn).maximum <= console.width:
+        console.print(drawn)
+    else:  # a table that is squeezed breaks its cells letter by letter
         write_line(aligned, console=console)
 
 

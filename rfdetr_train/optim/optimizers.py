@@ -69,6 +69,8 @@ def build_optimizer(
 def optimizer_kwargs(config: OptimizerConfig) -> dict[str, Any]:
     """The config's own keys under torch's names: all but those shared by every optimizer, which the groups carry."""
     if isinstance(config, CustomOptimizerConfig):
+        for key in {"lr", "weight_decay", "params"} & set(config.args):
+            raise UserError(f"optimizer.args.{key}: does nothing, every group carries its own; use optimizer.{key}")
         return dict(config.args)
     own = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in SHARED_FIELDS}
     if "betas" in own:
@@ -139,6 +141,8 @@ def _build_lbfgs(config: OptimizerConfig, annotated: Sequence[AnnotatedParameter
     log.info("lbfgs: one group with rate %g for all %d tensors, no layer-wise rates", config.lr, len(annotated))
     if config.weight_decay:
         log.warning("lbfgs: has no weight decay; optimizer.weight_decay=%g does nothing", config.weight_decay)
+    if config.rules:
+        log.warning("lbfgs: has one group; the %d optimizer.rules do nothing", len(config.rules))
     params = [item.parameter for item in annotated]
     names = [item.name for item in annotated]
     one_group = {"params": params, "param_names": names, "group_name": "all", "lr": config.lr}

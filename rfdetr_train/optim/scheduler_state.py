@@ -77,6 +77,11 @@ def check_extensible(scheduler: LRScheduler) -> None:
     name = type(scheduler).__name__
     if hasattr(scheduler, "max_lrs") or hasattr(scheduler, "_schedule_phases"):
         raise UserError(f"freeze: {name} fixes its rates when it is built, so no part can join later; use a preset")
+    if getattr(scheduler, "eta_min", 0) or any(getattr(scheduler, "min_lrs", [])):
+        remedy = "set it to 0, or use a preset with scheduler.min_factor"
+        raise UserError(
+            f"freeze: {name} has an absolute floor, so what a part that joins gets is not defined; {remedy}"
+        )
     for key in GROUP_SETTINGS:
         entries = getattr(scheduler, key, [])
         if any(entry != entries[0] for entry in entries):

@@ -119,7 +119,8 @@ class ManagedScheduler:
 
     def _common_factor(self, first: int) -> float:
         """Present over initial rate, which must be one number for all groups before `first`."""
-        factors = [float(group["lr"]) / float(group["initial_lr"]) for group in self.optimizer.param_groups[:first]]
+        groups = [group for group in self.optimizer.param_groups[:first] if group["initial_lr"]]  # not those held at 0
+        factors = [float(group["lr"]) / float(group["initial_lr"]) for group in groups] or [1.0]
         if max(factors) - min(factors) > 1e-9 * max(factors):
             raise UserError(
                 f"scheduler={type(self.scheduler).__name__}: its groups do not share one factor, so the rate of a part "

@@ -102,7 +102,7 @@ def _body(config: SchedulerConfig, warmup_steps: int, total_steps: int, steps_pe
     if isinstance(config, ConstantScheduleConfig):
         return lambda step: 1.0
     if isinstance(config, StepScheduleConfig):
-        drop_steps = [epoch * steps_per_epoch for epoch in config.drop_epochs]
+        drop_steps = [float(round(epoch * steps_per_epoch)) for epoch in config.drop_epochs]
         return lambda step: drops(step, drop_steps, config.factor)
     shape = SHAPES.get(type(config))
     if shape is None:

@@ -132,6 +132,8 @@ def _pieces(plan: Plan, start: int) -> list[tuple[int, Plan]]:
         raise UserError(
             f"scheduler.args.milestones={milestones}: {len(children)} schedulers want {len(children) - 1} milestones"
         )
+    if milestones != sorted(milestones):
+        raise UserError(f"scheduler.args.milestones={milestones}: give rising steps")
     flat: list[tuple[int, Plan]] = []
     for child, first in zip(children, [0, *milestones], strict=True):
         flat = [piece for piece in flat if piece[0] < start + first] + _pieces(child, start + first)

@@ -33,8 +33,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"<html>not found</html>"])
 def test_broken_files_are_named_and_the_newest_other_one_offered(tmp_path: Path, damage) -> None:
-    good = write(tmp_path / "step-000001.pt")
-    broken = write(tmp_path / "last.pt", model={"w": torch.zeros(1000)})
+    folder = tmp_path / "run/checkpoints"
+    good = write(folder / "step-000001.pt")
+    broken = write(folder / "last.pt", model={"w": torch.zeros(1000)})
+    os.link(broken, folder / "best.pt")  # newer, but the same broken file
     broken.write_bytes(damage(broken.read_bytes()))
     with pytest.raises(UserError) as refusal:
         files.load(broken)
@@ -59,7 +61,7 @@ def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
     victim.rmdir()
     torch.save({"format": 1, "loop": {}, "x": Attack(victim)}, tmp_path / "evil.pt")
     for path in (tmp_path / "evil.pt", tmp_path / "plain.pkl"):
-        with pytest.raises(UserError):
+        with pytest.raises(UserError, match=r"is not loaded|cannot be read"):
             files.load(path)
         assert not victim.exists()
 

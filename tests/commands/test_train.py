@@ -118,13 +118,53 @@ def test_other_classes_are_a_fresh_head_on_resume(run: Run, tmp_path: Path, capl
     changed = files.load(first / "checkpoints/last.pt")
     changed["label_map"][0]["name"] = "ellipse"
     torch.save(changed, tmp_path / "changed.pt")
-    run("second", f"resume={tmp_path / 'changed.pt'}", "trainer.epochs=2")
+    caplog.set_level("INFO")
+    second = run("second", f"resume={tmp_path / 'changed.pt'}", "trainer.epochs=2")
     assert "class_embed" in caplog.text
+    assert "6 tensors (its weights are not the saved ones)" in caplog.text  # the head and its two groups' copies
+    assert "its best AP does not count here" in caplog.text
+    assert json.loads((second / "summary.json").read_text())["best"]["step"] == 6
+
+
+@pytest.mark.parametrize(("batch_size", "position", "steps"), [(2, 1, 9), (5, 1, 5), (1, 2, 14)])
+def test_another_batch_size_goes_on_after_the_images_seen(
+    run: Run, caplog: pytest.LogCaptureFixture, batch_size: int, position: int, steps: int
+) -> None:
+    """Ten images: step 1 of 4 has seen four; the epoch ends after the rest, whatever the batches are now."""
+    first = run("first", "checkpoint.every_steps=1", "checkpoint.keep=9", "trainer.epochs=2")
+    file = first / f"checkpoints/step-{position:06d}.pt"
+    second = run("second", f"resume={file}", f"trainer.batch_size={batch_size}", "trainer.epochs=2")
+    summary = json.loads((second / "summary.json").read_text())
+    assert (summary["status"], summary["epochs"]) == ("completed", 2)
+    assert summary["steps"] == steps
+    assert "of 10 images of its epoch" in caplog.text
+
+
+def test_auto_passes_over_a_broken_checkpoint_and_never_begins_on_top_of_a_run(run: Run) -> None:
+    folder = run("a", "checkpoint.every_steps=1", "checkpoint.keep=9", "trainer.epochs=1", "evaluation.weights=raw")
+    last = folder / "checkpoints/last.pt"
+    half = last.read_bytes()[: last.stat().st_size // 2]
+    last.unlink()
+    last.write_bytes(half)
+    (folder / "checkpoints/step-000003.pt").unlink()
+    (folder / "checkpoints/best.pt").unlink()
+    resumed = run("a", "checkpoint.every_steps=1", "checkpoint.keep=9", "trainer.epochs=1", "resume=auto",
+                  "evaluation.weights=raw")  # fmt: skip
+    assert json.loads((resumed / "summary.json").read_text())["parent"].endswith("step-000002.pt")
+    assert [row["step"] for row in read_metrics(resumed / "metrics.jsonl") if row["split"] == "train"] == [1, 2, 3]
+    with pytest.raises(UserError, match="already holds a run"):
+        run("a", "trainer.epochs=1", "optimizer.lr=0.5", "resume=auto")
+
+
+def test_more_epochs_are_the_same_run(run: Run) -> None:
+    first = run("first", "trainer.epochs=1")
+    second = run("second", "trainer.epochs=2", "resume=auto")
+    assert json.loads((second / "summary.json").read_text())["parent"] == str(first / "checkpoints/last.pt")
 
 
 def test_the_last_step_of_a_cut_run_is_logged(run: Run) -> None:
     rows = read_metrics(run("a", "trainer.max_steps=2", "trainer.log_every_steps=50") / "metrics.jsonl")
-    assert [row["step"] for row in rows if row["split"] == "train"] == [2]
+    assert [row["step"] for row in rows if row["split"] == "train"] == [1, 2]
 
 
 def test_no_plots_if_none_are_wanted(run: Run) -> None:

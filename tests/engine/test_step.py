@@ -84,7 +84,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_the_images(
     with torch.no_grad():
         model.class_embed.bias.fill_(float("nan"))
     before = model.projector.norm.weight.clone()
-    with pytest.raises(NonFiniteStep, match=r"nan on the images with ids \[0, 1\]"):
+    with pytest.raises(NonFiniteStep, match=r"loss is nan on the images with ids \[0, 1\]"):
         train_step(model, lr=1.0)([batch_of(2)])
     assert torch.equal(before, model.projector.norm.weight)
 

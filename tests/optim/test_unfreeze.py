@@ -141,5 +141,5 @@ def test_groups_that_share_no_factor_are_refused(make_toy):
         scheduler.step()
     module.head.requires_grad_(True)
     named = [("head.weight", module.head.weight)]
-    with pytest.raises(UserError, match="do not share one factor"):
+    with pytest.raises(UserError, match="absolute floor"):
         join(optimizer, scheduler, annotate(named, module.parameter_roles(), SGDConfig()), merge=True)
