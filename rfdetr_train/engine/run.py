@@ -64,13 +64,13 @@ class Run:
         """Go on where the checkpoint `saved` was written; what does not fit this run is said and starts afresh."""
         self.loop.update(saved["loop"])
         self._reconsider_early_stop()
-        self._settle_position(saved["counts"])
         self._reconsider_best(saved, source)
         # Parts that had joined the optimizer by then join it now, one epoch after the other as they did, so that the
         # saved groups and their state find their places.
         epochs_begun = self.loop.epoch + (1 if self.loop.position else 0)
         for epoch in range(epochs_begun):
             self.optimization.unfreezer.enter_epoch(epoch)
+        self._settle_position(saved["counts"])
         report = self._load_weights(saved, source)
         restore_optimization(
             self.optimization.optimizer,
