@@ -1,5 +1,6 @@
 """The command line: compose a config with Hydra, check it, and hand plain dataclasses to a command."""
 
+import importlib
 import logging
 import os
 import secrets
@@ -154,13 +155,9 @@ class _Task:
 
 
 def _run_command(command: str, config: Any, run_dir: Path) -> float | None:
-    if command == "train":
-        from rfdetr_train.commands.train import train
-
-        return train(config, run_dir)
-    from rfdetr_train.commands.evaluate import evaluate
-
-    return evaluate(config, run_dir)
+    """The function that a command is: `commands/evaluate.py` has `evaluate`."""
+    module = importlib.import_module(f"rfdetr_train.commands.{command}")
+    return getattr(module, command)(config, run_dir)
 
 
 def _log_failure(error: Exception, log_file: Path) -> None:
