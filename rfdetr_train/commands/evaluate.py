@@ -45,6 +45,7 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
             batch_size=config.batch_size,
             num_workers=config.data.num_workers,
             max_dets=config.max_dets,
+            backend=config.backend,
             num_detections=model.config.num_queries,
         )
         validation = validator(model, on_batch=signals.raise_if_received)
@@ -82,7 +83,7 @@ def write_results(run_dir: Path, validation: Validation, source: dict[str, str])
     """evaluation.json: all numbers; results.json: the detections in COCO's format with the data set's own ids."""
     metrics = validation.metrics
     write_json(run_dir / "evaluation.json", {**source, **metrics.overall, "per_class": metrics.per_class})
-    (run_dir / "results.json").write_text(json.dumps(validation.results), encoding="utf-8")
+    (run_dir / "results.json").write_text(json.dumps(validation.predictions.to_results()), encoding="utf-8")
 
 
 def show(validation: Validation, run_dir: Path) -> None:

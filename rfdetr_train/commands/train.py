@@ -175,6 +175,7 @@ def build_trainer(
         batch_size=config.evaluation.batch_size or config.trainer.batch_size,
         num_workers=config.data.num_workers,
         max_dets=config.evaluation.max_dets,
+        backend=config.evaluation.backend,
         num_detections=config.model.num_queries,
     )
     recorder = Recorder(run_dir, progress, plots, length, every, config.logger)

@@ -9,6 +9,7 @@ from rfdetr_train.config.model import ModelConfig
 from rfdetr_train.config.optimizer import OptimizerConfig
 from rfdetr_train.config.schedule import SchedulerConfig, WarmupConfig
 from rfdetr_train.config.training import (
+    BACKENDS,
     AveragingConfig,
     CheckpointConfig,
     EvaluationConfig,
@@ -99,6 +100,8 @@ class EvaluateConfig:
     """Pictures at once."""
     max_dets: int = 100
     """Detections of an image that count, by score (COCO: 100)."""
+    backend: str = "auto"
+    """As evaluation.backend."""
     device: str = "auto"
     """As trainer.device."""
     precision: str = "fp32"
@@ -113,6 +116,7 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         positive("", self, "batch_size", "max_dets")
         not_negative("", self, "sample_images")
+        one_of("backend", self.backend, *BACKENDS)
         one_of("split", self.split, "train", "valid", "test")
         one_of("weights", self.weights, "auto", "raw", "ema")
         one_of("precision", self.precision, "auto", "fp32", "bf16", "fp16")

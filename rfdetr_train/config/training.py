@@ -6,6 +6,8 @@ from typing import Optional
 from rfdetr_train.config.checks import not_negative, one_of, positive
 from rfdetr_train.errors import require
 
+BACKENDS = ("auto", "pycocotools", "hotcoco", "faster_coco_eval")
+
 
 @dataclass
 class AveragingConfig:
@@ -109,8 +111,12 @@ class EvaluationConfig:
     """Which weights are scored: raw, ema, or both. Without an EMA it is raw."""
     batch_size: Optional[int] = None
     """Pictures at once; null uses the training batch size."""
+    backend: str = "auto"
+    """The library that computes the metrics, all equal to 1e-9: pycocotools (the reference), hotcoco,
+    faster_coco_eval, or auto, the fastest that is installed."""
 
     def __post_init__(self) -> None:
+        one_of("evaluation.backend", self.backend, *BACKENDS)
         positive("evaluation", self, "every_epochs", "max_dets", "batch_size")
         one_of("evaluation.weights", self.weights, "raw", "ema", "both")
 

@@ -12,7 +12,8 @@ from rfdetr_train.data.loader import evaluation_batches
 from rfdetr_train.data.sample import Batch, Split
 from rfdetr_train.data.transforms import normalise
 from rfdetr_train.engine.precision import Precision
-from rfdetr_train.evaluation.coco_metrics import CocoEvaluator, CocoMetrics, coco_results
+from rfdetr_train.evaluation.coco_metrics import CocoEvaluator, CocoMetrics
+from rfdetr_train.evaluation.predictions import Predictions
 from rfdetr_train.loggers.progress import Progress
 from rfdetr_train.postprocess import detections
 
@@ -24,8 +25,8 @@ class Validation:
     metrics: CocoMetrics
     detections: dict[int, dict[str, Tensor]]
     """Image id -> {"boxes_xyxy" (k, 4) px, "scores" (k,), "labels" (k,)} on the CPU, best score first."""
-    results: list[dict]
-    """The same in COCO's result format with the data set's own ids."""
+    predictions: Predictions
+    """The same as arrays, with the data set's own ids."""
 
 
 class Validator:
@@ -42,10 +43,11 @@ class Validator:
         num_workers: int,
         max_dets: int,
         num_detections: int,
+        backend: str = "auto",
     ) -> None:
-        """`num_detections` are kept per image; of them `max_dets` per class count."""
+        """`num_detections` are kept per image; of them `max_dets` per class count. `backend` computes the metrics."""
         self.label_map = split.label_map
-        self.evaluator = CocoEvaluator(split.to_coco(), max_dets)
+        self.evaluator = CocoEvaluator(split.to_coco(), max_dets, backend)
         self.batches = partial(evaluation_batches, split, resolution_px, batch_size=batch_size, num_workers=num_workers)
         self.num_batches = -(-len(split) // batch_size)
         self.precision = precision
@@ -67,8 +69,8 @@ class Validator:
         finally:
             model.train(was_training)
             self.progress.end_evaluation()
-        results = coco_results(list(found.values()), list(found), self.label_map)
-        return Validation(self.evaluator.evaluate(results), found, results)
+        predictions = Predictions.from_detections(found, self.label_map)
+        return Validation(self.evaluator.evaluate(predictions), found, predictions)
 
     @torch.inference_mode()
     def _detect(self, model: nn.Module, batch: Batch) -> dict[int, dict[str, Tensor]]:

@@ -1,26 +1,22 @@
-"""COCO detection metrics: pycocotools, the reference, kept from the inputs for which it is silently wrong.
+"""COCO detection metrics, by libraries that are kept from the inputs for which they are silently wrong.
 
-What the raw library does with them: an annotation with id 0, or two with equal ids, counts as missed; no predictions
-raise IndexError; a missing `area` or `iscrowd` raises KeyError; a NaN score sorts anywhere; its summary is -1 unless
-100 detections count. So the truth is copied and numbered anew, bad results are refused, and the metrics are read from
-the precision and recall tables instead of the summary.
+What pycocotools, the reference, does with them: an annotation with id 0, or two with equal ids, counts as missed; no
+predictions raise IndexError; a missing `area` or `iscrowd` raises KeyError; a NaN score sorts anywhere; its summary is
+-1 unless 100 detections count. So the truth is copied and numbered anew, bad results are refused, and the metrics are
+read from the precision and recall tables instead of the summary.
 """
 
-import contextlib
-import io
 import logging
-import math
 from collections import Counter
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 
 from rfdetr_train.errors import UserError
-from rfdetr_train.labels import LabelMap
+from rfdetr_train.evaluation.backends import choose_backend, compute_tables
+from rfdetr_train.evaluation.predictions import Predictions
 
 log = logging.getLogger(__name__)
 
@@ -47,28 +43,26 @@ class CocoMetrics:
 
 
 class CocoEvaluator:
-    """Scores any number of result lists against one truth."""
+    """Scores any number of predictions against one truth."""
 
-    def __init__(self, truth: dict, max_dets: int = 100):
+    def __init__(self, truth: dict, max_dets: int = 100, backend: str = "auto"):
         """Take a COCO truth and the number of detections, of one class in one image, that count.
 
         `truth` holds `images`, `annotations` (bbox in xywh pixels) and `categories`; it is not changed. AP is measured
-        at `max_dets`; AR1, AR10 and AR100 always at 1, 10 and 100 detections.
+        at `max_dets`; AR1, AR10 and AR100 always at 1, 10 and 100 detections. `backend` as `choose_backend` takes it.
         """
         self.max_dets = max_dets
-        self._truth = _coco(_clean_truth(truth))
-        self._categories = sorted(self._truth.dataset["categories"], key=lambda category: category["id"])
-        boxes = [a for a in self._truth.dataset["annotations"] if not a["iscrowd"]]
+        self.truth = _clean_truth(truth)
+        self.backend = choose_backend(backend)
+        self._categories = sorted(self.truth["categories"], key=lambda category: category["id"])
+        boxes = [a for a in self.truth["annotations"] if not a["iscrowd"]]
         self._num_boxes = Counter(box["category_id"] for box in boxes)
         _warn_of_unreachable_boxes(boxes, max_dets)
 
-    def evaluate(self, results: list[dict]) -> CocoMetrics:
-        """Score results in COCO format: image_id, category_id, bbox (xywh, pixels), score.
-
-        Raises UserError for an id that the truth lacks, and for a score or a box that is not finite.
-        """
-        predictions = _clean_results(results, self._truth.imgs, self._truth.cats)
-        precision, recall = self._tables(predictions)
+    def evaluate(self, predictions: Predictions) -> CocoMetrics:
+        """Score predictions; UserError for an id that the truth lacks, and for a score or a box that is not finite."""
+        predictions.check(*([entry["id"] for entry in self.truth[key]] for key in ("images", "categories")))
+        precision, recall = self._tables(self.truth, predictions)
         return CocoMetrics(
             overall={
                 "AP": _mean(precision[..., ALL_AREAS]),
@@ -92,46 +86,31 @@ class CocoEvaluator:
             ],
         )
 
-    def _tables(self, predictions: list[dict]) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    def class_agnostic(self, predictions: Predictions) -> dict[str, Metric]:
+        """AP and AP50 with all classes taken for one: how well objects are found, whatever they are called."""
+        one = {"id": 1, "name": "object"}
+        annotations = [{**annotation, "category_id": 1} for annotation in self.truth["annotations"]]
+        truth = {"images": self.truth["images"], "annotations": annotations, "categories": [one]}
+        nameless = replace(predictions, category_ids=np.ones_like(predictions.category_ids))
+        precision, _ = self._tables(truth, nameless)
+        return {"AP": _mean(precision[..., ALL_AREAS]), "AP50": _mean(precision[IOU_50, ..., ALL_AREAS])}
+
+    def _tables(self, truth: dict, predictions: Predictions) -> tuple[np.ndarray, dict[int, np.ndarray]]:
         """Precision (10 IoU thresholds, 101 recalls, K classes, 4 areas) at max_dets; recall (10, K) by detections.
 
         -1 marks what has no truth.
         """
-        images, categories = self._truth.dataset["images"], self._truth.dataset["categories"]
-        scored = _coco({"images": images, "categories": categories, "annotations": predictions})
-        evaluation = COCOeval(self._truth, scored, iouType="bbox")
         counted = sorted({dets for dets in RECALL_DETECTIONS if dets < self.max_dets} | {self.max_dets})
-        evaluation.params.maxDets = counted
-        with _silence():
-            evaluation.evaluate()
-            evaluation.accumulate()
-        recall = evaluation.eval["recall"][:, :, ALL_AREAS]
+        if not (truth["images"] and truth["categories"]):  # nothing to count, and some libraries fail on it
+            shape = (10, len(truth["categories"]))
+            return np.full((10, 101, shape[1], 4), -1.0), {
+                d: np.full(shape, -1.0) for d in (*RECALL_DETECTIONS, *counted)
+            }
+        tables = compute_tables(self.backend, truth, predictions, counted)
+        recall = tables.recall[:, :, ALL_AREAS]
         at = {dets: recall[..., counted.index(dets)] for dets in counted}
         nothing = np.full(recall.shape[:2], -1.0)
-        return evaluation.eval["precision"][..., -1], {d: at.get(d, nothing) for d in (*RECALL_DETECTIONS, *counted)}
-
-
-def coco_results(detections: Sequence[dict], image_ids: Sequence[int], label_map: LabelMap) -> list[dict]:
-    """Detections of a batch in COCO result format, with the data set's own category ids.
-
-    Each detection holds tensors boxes_xyxy (k, 4) in pixels of the image, scores (k,) and labels (k,). Labels from the
-    number of classes on belong to the logit that has no target and are dropped.
-    """
-    results = []
-    for image_id, found in zip(image_ids, detections, strict=True):
-        boxes_xyxy = found["boxes_xyxy"].cpu().double()  # widths in float64 lose nothing
-        rows = zip(boxes_xyxy.tolist(), found["scores"].tolist(), found["labels"].tolist(), strict=True)
-        results += [
-            {
-                "image_id": int(image_id),
-                "category_id": label_map.category_ids[label],
-                "bbox": [x1, y1, x2 - x1, y2 - y1],
-                "score": score,
-            }
-            for (x1, y1, x2, y2), score, label in rows
-            if label < len(label_map.category_ids)
-        ]
-    return results
+        return tables.precision, {d: at.get(d, nothing) for d in (*RECALL_DETECTIONS, *counted)}
 
 
 def _clean_truth(truth: dict) -> dict:
@@ -160,25 +139,6 @@ def _clean_annotation(number: int, annotation: dict) -> dict:
     }
 
 
-def _clean_results(results: list[dict], image_ids: Container[int], category_ids: Container[int]) -> list[dict]:
-    cleaned = []
-    for number, result in enumerate(results, start=1):
-        box = [float(value) for value in result["bbox"]]
-        prediction = {
-            "id": number,
-            "image_id": int(result["image_id"]),
-            "category_id": int(result["category_id"]),
-            "bbox": box,
-            "area": box[2] * box[3],
-            "score": float(result["score"]),
-            "iscrowd": 0,
-        }
-        _refuse_unknown_ids("a result", prediction, image_ids, category_ids)
-        _refuse_bad_numbers(prediction)
-        cleaned.append(prediction)
-    return cleaned
-
-
 def _refuse_repeated_ids(kind: str, entries: list[dict]) -> None:
     repeated = [key for key, count in Counter(entry["id"] for entry in entries).items() if count > 1]
     if repeated:
@@ -189,15 +149,6 @@ def _refuse_unknown_ids(place: str, box: dict, image_ids: Container[int], catego
     for key, known in (("image_id", image_ids), ("category_id", category_ids)):
         if box[key] not in known:
             raise UserError(f"{place} of image {box['image_id']} has {key}={box[key]}, which the truth does not list")
-
-
-def _refuse_bad_numbers(prediction: dict) -> None:
-    box, score = prediction["bbox"], prediction["score"]
-    if not all(math.isfinite(value) for value in (*box, score)) or box[2] < 0 or box[3] < 0:
-        raise UserError(
-            f"image {prediction['image_id']} has a prediction with score={score} and box (xywh) {box}: numbers must be "
-            "finite and sizes not negative; if the training diverged, lower optimizer.lr or take trainer.precision=fp32"
-        )
 
 
 def _warn_of_unreachable_boxes(boxes: list[dict], max_dets: int) -> None:
@@ -220,15 +171,3 @@ def _mean(table: np.ndarray) -> Metric:
     """Mean over what has truth; None where nothing has."""
     known = table[table > -1]
     return float(known.mean()) if known.size else None
-
-
-def _coco(dataset: dict) -> COCO:
-    coco = COCO()
-    coco.dataset = dataset
-    with _silence():
-        coco.createIndex()
-    return coco
-
-
-def _silence() -> contextlib.AbstractContextManager:
-    return contextlib.redirect_stdout(io.StringIO())

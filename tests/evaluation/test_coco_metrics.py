@@ -1,4 +1,5 @@
-"""COCO metrics against raw pycocotools where that is right, and against closed forms where it is not."""
+"""COCO metrics against raw pycocotools where that is right, and against closed forms where it is not; every test with
+every library that is installed."""
 
 import contextlib
 import copy
@@ -14,8 +15,17 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from rfdetr_train.errors import UserError
-from rfdetr_train.evaluation.coco_metrics import CocoEvaluator, coco_results
+from rfdetr_train.evaluation import backends
+from rfdetr_train.evaluation.coco_metrics import CocoEvaluator
+from rfdetr_train.evaluation.predictions import Predictions
 from rfdetr_train.labels import LabelMap
+
+
+@pytest.fixture(params=backends.FASTEST_FIRST, autouse=True)
+def library(request, monkeypatch):
+    pytest.importorskip(request.param)
+    monkeypatch.setattr(backends, "FASTEST_FIRST", (request.param,))
+
 
 OVERALL = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100")
 
@@ -45,7 +55,12 @@ def truth_as_predictions(truth, label_map):
         boxes[:, 2:] += boxes[:, :2]
         labels = torch.tensor([label_map.label_of_id[a["category_id"]] for a in own], dtype=torch.int64)
         detections.append({"boxes_xyxy": boxes, "scores": torch.full((len(own),), 0.9), "labels": labels})
-    return coco_results(detections, image_ids, label_map)
+    return Predictions.from_detections(dict(zip(image_ids, detections, strict=True)), label_map).to_results()
+
+
+def scored(evaluator, results):
+    """The metrics of results in COCO's format."""
+    return evaluator.evaluate(Predictions.from_results(results))
 
 
 def raw_pycocotools(truth, results):
@@ -85,7 +100,7 @@ def random_set(seed, num_images=12):
 def test_equals_raw_pycocotools_where_that_is_right(seed):
     truth, results = random_set(seed)
     raw = raw_pycocotools(truth, results)
-    metrics = CocoEvaluator(truth).evaluate(results)
+    metrics = scored(CocoEvaluator(truth), results)
     assert [metrics.overall[key] for key in OVERALL] == pytest.approx(raw.stats[:9].tolist(), abs=1e-12)
     assert 0.05 < metrics.overall["AP"] < 0.95  # a set on which metrics differ
     by_class = {row["category_id"]: row for row in metrics.per_class}
@@ -103,7 +118,7 @@ def test_equals_raw_pycocotools_where_that_is_right(seed):
 def test_values_are_plain_floats_and_inputs_stay_as_they_were():
     truth, results = random_set(0)
     before = copy.deepcopy((truth, results))
-    metrics = CocoEvaluator(truth).evaluate(results)
+    metrics = scored(CocoEvaluator(truth), results)
     assert (truth, results) == before
     assert all(type(value) is float for value in metrics.overall.values())
     json.dumps([metrics.overall, metrics.per_class])  # would refuse numpy integers
@@ -115,14 +130,14 @@ def test_values_are_plain_floats_and_inputs_stay_as_they_were():
 def test_evaluator_scores_again_with_the_same_answer():
     truth, results = random_set(1)
     evaluator = CocoEvaluator(truth)
-    first = evaluator.evaluate(results)
-    assert evaluator.evaluate([]).overall["AP"] == 0.0
-    assert evaluator.evaluate(results) == first
+    first = scored(evaluator, results)
+    assert scored(evaluator, []).overall["AP"] == 0.0
+    assert scored(evaluator, results) == first
 
 
 def test_nothing_is_printed(capsys):
     truth, results = random_set(2)
-    CocoEvaluator(truth).evaluate(results)
+    scored(CocoEvaluator(truth), results)
     assert capsys.readouterr() == ("", "")
 
 
@@ -130,14 +145,14 @@ def test_sparse_unsorted_category_ids():
     truth = truth_of([(1, 90, [10, 10, 20, 20]), (1, 3, [50, 50, 30, 30])], [(90, "zebra"), (3, "ant"), (17, "bee")])
     results = truth_as_predictions(truth, LabelMap((3, 17, 90), ("ant", "bee", "zebra")))
     assert [result["category_id"] for result in results] == [90, 3]
-    assert CocoEvaluator(truth).evaluate(results).overall["AP"] == pytest.approx(1.0, abs=1e-12)
+    assert scored(CocoEvaluator(truth), results).overall["AP"] == pytest.approx(1.0, abs=1e-12)
 
 
 def test_class_without_truth_is_left_out_of_the_mean():
     truth = truth_of([(1, 1, [10, 10, 20, 20])], [(1, "a"), (2, "b")])
     results = truth_as_predictions(truth, LabelMap((1, 2), ("a", "b")))
     results.append({"image_id": 1, "category_id": 2, "bbox": [50, 50, 20, 20], "score": 0.99})
-    metrics = CocoEvaluator(truth).evaluate(results)
+    metrics = scored(CocoEvaluator(truth), results)
     a, b = metrics.per_class
     one = pytest.approx(1.0, abs=1e-12)
     assert a == {"category_id": 1, "name": "a", "AP": one, "AP50": one, "AR100": one, "num_boxes": 1}
@@ -150,7 +165,7 @@ def test_missing_keys_are_filled(absent):
     truth = truth_of([(1, 1, [10, 10, 30, 20], {"segmentation": [[10, 10, 40, 10, 40, 30, 10, 30]]})])
     for key in absent:
         del truth["annotations"][0][key]
-    metrics = CocoEvaluator(truth).evaluate(truth_as_predictions(truth, LabelMap((1,), ("a",))))
+    metrics = scored(CocoEvaluator(truth), truth_as_predictions(truth, LabelMap((1,), ("a",))))
     assert metrics.overall["AP"] == pytest.approx(1.0, abs=1e-12)
     assert (metrics.overall["APs"], metrics.overall["APm"]) == (pytest.approx(1.0), None)  # 600 square pixels
 
@@ -159,10 +174,10 @@ def test_missing_keys_are_filled(absent):
 def test_no_predictions_for_any_image_give_zero(num_results):
     truth = truth_of([(1, 1, [10, 10, 20, 20]), (2, 1, [10, 10, 20, 20])], num_images=2)
     empty = {"boxes_xyxy": torch.zeros(0, 4), "scores": torch.zeros(0), "labels": torch.zeros(0, dtype=torch.int64)}
-    results = coco_results([empty, empty], [1, 2], LabelMap((1,), ("a",)))
+    results = Predictions.from_detections({1: empty, 2: empty}, LabelMap((1,), ("a",))).to_results()
     assert results == []
     results += [{"image_id": 1, "category_id": 1, "bbox": [500, 500, 9, 9], "score": 0.5}] * num_results
-    metrics = CocoEvaluator(truth).evaluate(results)
+    metrics = scored(CocoEvaluator(truth), results)
     exists = {"AP", "AP50", "AP75", "APs", "AR1", "AR10", "AR100"}
     assert metrics.overall == {key: 0.0 if key in exists else None for key in OVERALL}
     assert metrics.per_class[0]["AP"] == 0.0
@@ -170,7 +185,7 @@ def test_no_predictions_for_any_image_give_zero(num_results):
 
 @pytest.mark.parametrize("results", [[], [{"image_id": 1, "category_id": 1, "bbox": [1, 1, 9, 9], "score": 0.5}]])
 def test_truth_without_boxes_defines_nothing(results):
-    metrics = CocoEvaluator(truth_of([])).evaluate(results)
+    metrics = scored(CocoEvaluator(truth_of([])), results)
     assert metrics.overall == dict.fromkeys(OVERALL)
     assert metrics.per_class == [
         {"category_id": 1, "name": "a", "AP": None, "AP50": None, "AR100": None, "num_boxes": 0}
@@ -178,7 +193,7 @@ def test_truth_without_boxes_defines_nothing(results):
 
 
 def test_truth_without_images_or_categories():
-    metrics = CocoEvaluator({"images": [], "categories": [], "annotations": []}).evaluate([])
+    metrics = scored(CocoEvaluator({"images": [], "categories": [], "annotations": []}), [])
     assert metrics.overall == dict.fromkeys(OVERALL)
     assert metrics.per_class == []
 
@@ -193,7 +208,7 @@ def test_annotation_id_zero():
     results = truth_as_predictions(truth, LabelMap((1,), ("a",)))
     # by hand: the first of four is taken for a false positive, so precision 1/2, 2/3, 3/4 up to recall 3/4
     assert raw_pycocotools(truth, results).stats[0] == pytest.approx(0.75 * 76 / 101, abs=1e-9)
-    assert CocoEvaluator(truth).evaluate(results).overall["AP"] == pytest.approx(1.0, abs=1e-12)
+    assert scored(CocoEvaluator(truth), results).overall["AP"] == pytest.approx(1.0, abs=1e-12)
 
 
 def test_equal_annotation_ids():
@@ -203,7 +218,7 @@ def test_equal_annotation_ids():
     results = truth_as_predictions(truth, LabelMap((1,), ("a",)))
     # by hand: it takes the last annotation four times, so three false positives come before the one match of four
     assert raw_pycocotools(truth, results).stats[0] == pytest.approx(1 / 4 * 26 / 101, abs=1e-9)
-    assert CocoEvaluator(truth).evaluate(results).overall["AP"] == pytest.approx(1.0, abs=1e-12)
+    assert scored(CocoEvaluator(truth), results).overall["AP"] == pytest.approx(1.0, abs=1e-12)
 
 
 def grid_of_150():
@@ -214,12 +229,12 @@ def test_150_objects_in_an_image(caplog):
     truth = grid_of_150()
     results = truth_as_predictions(truth, LabelMap((1,), ("a",)))
     with caplog.at_level(logging.WARNING):
-        at_100 = CocoEvaluator(truth).evaluate(results).overall
+        at_100 = scored(CocoEvaluator(truth), results).overall
     assert at_100["AP"] == pytest.approx(67 / 101, abs=1e-9)  # 67 of the 101 recall points lie at or below 100 / 150
     assert "max_dets=100" in caplog.text
     assert "image 1 has 150" in caplog.text
     caplog.clear()
-    at_300 = CocoEvaluator(truth, max_dets=300).evaluate(results).overall
+    at_300 = scored(CocoEvaluator(truth, max_dets=300), results).overall
     assert not caplog.text
     assert list(at_300) == [*OVERALL, "AR300"]
     assert at_300["AP"] == pytest.approx(1.0, abs=1e-12)
@@ -228,7 +243,7 @@ def test_150_objects_in_an_image(caplog):
 
 def test_fewer_detections_than_100():
     truth = truth_of([(1, 1, [40 * i, 0, 20, 20]) for i in range(10)])
-    metrics = CocoEvaluator(truth, max_dets=5).evaluate(truth_as_predictions(truth, LabelMap((1,), ("a",))))
+    metrics = scored(CocoEvaluator(truth, max_dets=5), truth_as_predictions(truth, LabelMap((1,), ("a",))))
     assert list(metrics.overall) == [*OVERALL, "AR5"]
     assert (metrics.overall["AR10"], metrics.overall["AR100"], metrics.per_class[0]["AR100"]) == (None, None, None)
     assert metrics.overall["AR5"] == pytest.approx(0.5)
@@ -251,15 +266,15 @@ GOOD = {"image_id": 17, "category_id": 1, "bbox": [1.0, 1.0, 9.0, 9.0], "score":
 def test_numbers_that_mean_nothing_are_refused(bad):
     truth = truth_of([(17, 1, [1, 1, 9, 9])], num_images=17)
     with pytest.raises(UserError, match="image 17 has a prediction"):
-        CocoEvaluator(truth).evaluate([GOOD, GOOD | bad])
+        scored(CocoEvaluator(truth), [GOOD, GOOD | bad])
 
 
 def test_ids_that_the_truth_lacks_are_refused():
     evaluator = CocoEvaluator(truth_of([(1, 1, [1, 1, 9, 9])], num_images=17))
     with pytest.raises(UserError, match="image_id=99"):
-        evaluator.evaluate([GOOD | {"image_id": 99}])
+        scored(evaluator, [GOOD | {"image_id": 99}])
     with pytest.raises(UserError, match="image 17 has category_id=9,"):
-        evaluator.evaluate([GOOD | {"category_id": 9}])
+        scored(evaluator, [GOOD | {"category_id": 9}])
     with pytest.raises(UserError, match="annotation 5 of image 99"):
         CocoEvaluator(truth_of([(99, 1, [1, 1, 9, 9], {"id": 5})]))
     with pytest.raises(UserError, match="image id 1 appears twice"):
@@ -275,20 +290,9 @@ def test_ids_may_be_numpy_or_torch_integers(kind):
         "scores": torch.tensor([0.9]),
         "labels": torch.tensor([0]),
     }
-    results = coco_results([detection], [kind(1)], LabelMap((1,), ("a",)))
+    results = Predictions.from_detections({kind(1): detection}, LabelMap((1,), ("a",))).to_results()
     assert type(results[0]["image_id"]) is int
     results[0]["image_id"] = kind(1)
-    metrics = CocoEvaluator(truth).evaluate(results)
+    metrics = scored(CocoEvaluator(truth), results)
     assert metrics.overall["AP"] == pytest.approx(1.0)
     assert type(metrics.per_class[0]["category_id"]) is int
-
-
-def test_coco_results_are_plain_and_drop_the_label_without_target():
-    detection = {
-        "boxes_xyxy": torch.tensor([[10.0, 20.0, 40.5, 60.25], [0.0, 0.0, 5.0, 5.0]]),
-        "scores": torch.tensor([0.75, 0.5]),
-        "labels": torch.tensor([1, 2]),
-    }
-    results = coco_results([detection], [4], LabelMap((3, 90), ("ant", "zebra")))
-    assert results == [{"image_id": 4, "category_id": 90, "bbox": [10.0, 20.0, 30.5, 40.25], "score": 0.75}]
-    assert all(type(value) is float for value in (*results[0]["bbox"], results[0]["score"]))
