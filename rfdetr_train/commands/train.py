@@ -38,6 +38,7 @@ from rfdetr_train.engine.validator import Validator
 from rfdetr_train.loggers.files import METRICS_NAME, MetricsFiles
 from rfdetr_train.loggers.progress import make_progress
 from rfdetr_train.loggers.track import Counter
+from rfdetr_train.loggers.trackers import Trackers, check_installed
 from rfdetr_train.matcher import match
 from rfdetr_train.models.rfdetr import RFDETR, build_model
 
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 
 def train(config: TrainConfig, run_dir: Path) -> float | None:
     """Train as `config` says, in `run_dir`; return the best AP of the valid split, what a sweep compares jobs by."""
+    check_installed(config.logger.trackers)
     seed_everything(config.seed)
     # not every operation of the network has a deterministic form on CUDA; torch then warns by name
     torch.use_deterministic_algorithms(config.trainer.deterministic, warn_only=True)
@@ -178,7 +180,8 @@ def build_trainer(
         backend=config.evaluation.backend,
         num_detections=config.model.num_queries,
     )
-    recorder = Recorder(run_dir, progress, plots, length, every, config.logger)
+    trackers = stack.enter_context(Trackers(config.logger, run_dir, dataclasses.asdict(config)))
+    recorder = Recorder(run_dir, progress, plots, length, every, config.logger, trackers)
     return Trainer(run, step, loader, validator, recorder, saver, signals)
 
 

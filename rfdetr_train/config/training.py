@@ -6,6 +6,7 @@ from typing import Optional
 from rfdetr_train.config.checks import not_negative, one_of, positive
 from rfdetr_train.errors import require
 
+TRACKERS = ("tensorboard", "wandb", "mlflow")
 BACKENDS = ("auto", "pycocotools", "hotcoco", "faster_coco_eval")
 
 
@@ -152,8 +153,19 @@ class LoggerConfig:
     """Write plots/*.png after each evaluation; false writes none, the sheet of pictures included."""
     sample_images: int = 8
     """Pictures on the sheet of truth and predictions; 0 draws none."""
+    trackers: list[str] = field(default_factory=list)
+    """Experiment trackers that are told as well: tensorboard, wandb, mlflow."""
+    project: str = "rfdetr_train"
+    """W&B's project, MLflow's experiment."""
+    wandb_mode: str = "offline"
+    """online, or offline: files that `wandb sync` sends later."""
+    mlflow_uri: Optional[str] = None
+    """MLflow's store; null is the file mlflow.db in run_dir."""
 
     def __post_init__(self) -> None:
+        for tracker in self.trackers:
+            one_of("logger.trackers", tracker, *TRACKERS)
+        one_of("logger.wandb_mode", self.wandb_mode, "online", "offline")
         one_of("logger.progress", self.progress, "auto", "bar", "plain")
         not_negative("logger", self, "sample_images")
 

@@ -12,6 +12,7 @@ from rfdetr_train.engine.step import StepResult
 from rfdetr_train.engine.validator import Validation
 from rfdetr_train.loggers.files import MetricsFiles
 from rfdetr_train.loggers.progress import Progress
+from rfdetr_train.loggers.trackers import Trackers
 
 SHOWN_AFTER_EPOCH = ("weights", "AP", "AP50", "AP75")
 
@@ -27,6 +28,7 @@ class Recorder:
         length: RunLength,
         log_every_steps: int,
         config: LoggerConfig,
+        trackers: Trackers,
     ) -> None:
         self.files = MetricsFiles(run_dir)
         self.progress = progress
@@ -34,6 +36,9 @@ class Recorder:
         self.length = length
         self.log_every_steps = log_every_steps
         self.config = config
+        self.trackers = trackers
+        for row in self.files.rows():  # a resumed run is whole in its trackers
+            trackers.log(row)
         self._samples: dict[str, Detections] = {}  # by kind of weights, of the evaluation in progress
         self._images = 0
         self._since = time.perf_counter()
@@ -63,8 +68,12 @@ class Recorder:
         }
         self.progress.step(record)
         if self._is_logged(state.step, state.position):
-            self.files.log(record)
+            self._log(record)
             self._images, self._since = 0, time.perf_counter()
+
+    def _log(self, row: dict[str, Any]) -> None:
+        self.files.log(row)
+        self.trackers.log(row)
 
     def _is_logged(self, step: int, position: int) -> bool:
         border = step in (1, self.length.total_steps) or position == self.length.steps_per_epoch
@@ -73,7 +82,7 @@ class Recorder:
     def scored(self, where: dict[str, Any], validation: Validation) -> None:
         """One kind of weights has been evaluated; `where` holds step, epoch and weights."""
         self._samples[where["weights"]] = self.plots.samples_of(validation.detections)
-        self.files.log({"split": "valid", **where, **validation.metrics.overall})
+        self._log({"split": "valid", **where, **validation.metrics.overall})
 
     def epoch_done(self, state: LoopState, evaluated: bool) -> None:
         """An epoch is over and saved."""
@@ -83,5 +92,7 @@ class Recorder:
         assert state.last is not None
         best = {"best": "so far"} if state.best == state.last else {}
         self.progress.end_epoch({**{key: state.last[key] for key in SHOWN_AFTER_EPOCH}, **best})
-        self.plots.draw(self._samples[state.last["weights"]])
+        sheet = self.plots.draw(self._samples[state.last["weights"]])
+        if sheet is not None:
+            self.trackers.log_picture(sheet, state.step)
         self._samples = {}

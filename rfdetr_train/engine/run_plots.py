@@ -33,22 +33,23 @@ class RunPlots:
         shown = (int(image_id) for image_id in self.split.image_ids[: self.num_samples])
         return {image_id: found[image_id] for image_id in shown}
 
-    def draw(self, found: Detections) -> None:
-        """Draw everything anew. A picture that cannot be drawn does not end a run, but is said."""
+    def draw(self, found: Detections) -> Path | None:
+        """Draw everything anew; the sheet, if there is one. What cannot be drawn does not end a run, but is said."""
         if not self.enabled:
-            return
+            return None
         try:
             if (self.run_dir / METRICS_NAME).is_file():
                 write_plots(read_metrics(self.run_dir / METRICS_NAME), self.run_dir / "plots")
-            if self.num_samples:
-                self._draw_sheet(found)
+            return self._draw_sheet(found) if self.num_samples else None
         except Exception:
             log.exception("the plots of %s could not be drawn; the run goes on", self.run_dir)
+            return None
 
-    def _draw_sheet(self, found: Detections) -> None:
+    def _draw_sheet(self, found: Detections) -> Path:
         path = self.run_dir / "plots" / f"{self.split.name}_samples.png"
         pictures = [self._picture(index, found) for index in range(self.num_samples)]
         draw_sheet(path, pictures, self.split.label_map.names)
+        return path
 
     def _picture(self, index: int, found: Detections) -> Picture:
         record = self.split.record(index)

@@ -30,7 +30,7 @@ class MetricsFiles:
         self._table = Path(run_dir, TABLE_NAME)
         self._columns: list[str] = []
         if self._metrics.exists():
-            self._rewrite(read_metrics(self._metrics))
+            self._rewrite(self.rows())
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one row, such as `{"split": "train", "step": 12, "loss": 0.5, "lr": {"decoder": 1e-4}}`.
@@ -39,13 +39,17 @@ class MetricsFiles:
         """
         row = _finite_record(record)
         _append(self._metrics, _json_line(row))
-        flat = _flatten(row)
+        flat = flatten(row)
         new_columns = [key for key in flat if key not in self._columns]
         if new_columns:
             self._columns += new_columns
             _write_text(self._table, _csv_text(self._columns, read_metrics(self._metrics)))
         else:
             _append(self._table, _csv_line([flat.get(key) for key in self._columns]))
+
+    def rows(self) -> list[dict]:
+        """All rows so far."""
+        return read_metrics(self._metrics) if self._metrics.exists() else []
 
     def truncate_after(self, step: int, evaluation_pending: bool = False) -> None:
         """Drop the rows that a run resumed after `step` will write again: later steps, and a pending evaluation."""
@@ -55,10 +59,10 @@ class MetricsFiles:
             return row.get("step", 0) <= step and not pending
 
         if self._metrics.exists():
-            self._rewrite([row for row in read_metrics(self._metrics) if is_over(row)])
+            self._rewrite([row for row in self.rows() if is_over(row)])
 
     def _rewrite(self, rows: list[dict]) -> None:
-        self._columns = list(dict.fromkeys(key for row in rows for key in _flatten(row)))
+        self._columns = list(dict.fromkeys(key for row in rows for key in flatten(row)))
         _write_text(self._metrics, "".join(_json_line(row) for row in rows))
         _write_text(self._table, _csv_text(self._columns, rows))
 
@@ -85,6 +89,17 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON object such as summary.json, atomically; non-finite numbers as in metrics.jsonl."""
     text = json.dumps(_finite_record(content), indent=2, ensure_ascii=False, allow_nan=False)
     _write_text(path, text + "\n")
+
+
+def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested objects as `lr/decoder`."""
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}/")
+        else:
+            flat[prefix + key] = value
+    return flat
 
 
 def _parsed(line: bytes) -> dict | None:
@@ -115,23 +130,12 @@ def _finite(value: Any, key: str, nonfinite: dict[str, str]) -> Any:
     return value
 
 
-def _flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested objects as `lr/decoder` columns."""
-    flat: dict[str, Any] = {}
-    for key, value in row.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}/")
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
 def _json_line(row: Mapping[str, Any]) -> str:
     return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _csv_text(columns: list[str], rows: list[dict]) -> str:
-    flat_rows = [_flatten(row) for row in rows]
+    flat_rows = [flatten(row) for row in rows]
     return _csv_line(columns) + "".join(_csv_line([flat.get(key) for key in columns]) for flat in flat_rows)
 
 

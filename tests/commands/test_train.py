@@ -12,6 +12,7 @@ from rfdetr_train.checkpoint import files
 from rfdetr_train.cli import compose_config
 from rfdetr_train.commands.train import train
 from rfdetr_train.errors import UserError
+from rfdetr_train.loggers import trackers
 from rfdetr_train.loggers.files import read_metrics
 
 Run = Callable[..., Path]
@@ -235,3 +236,29 @@ def test_a_missing_data_root_is_refused_before_anything_is_built(tmp_path: Path)
     with pytest.raises(UserError, match="nowhere"):
         train(config, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_resumed_run_is_whole_in_its_tracker(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[tuple[int, dict]] = []
+
+    class Recording(trackers.Tracker):
+        def __init__(self, *args: object) -> None:
+            rows.clear()
+
+        def log(self, metrics: dict[str, float], step: int) -> None:
+            rows.append((step, metrics))
+
+        def log_picture(self, path: Path, step: int) -> None:
+            assert path.is_file()
+
+        def close(self, status: str) -> None:
+            assert status == "completed"
+
+    monkeypatch.setitem(trackers.TRACKERS, "tensorboard", ("json", Recording))
+    first = run("a", "logger=tensorboard", "trainer.epochs=1")
+    assert [step for step, _ in rows] == [1, 2, 3, 3, 3]  # three steps, two kinds of weights
+    before = list(rows)
+    run("b", "logger=tensorboard", "trainer.epochs=2", f"resume={first}")
+    assert rows[:5] == before
+    assert [step for step, _ in rows[5:]] == [4, 5, 6, 6, 6]
+    assert rows[3][1].keys() >= {"valid/ema/AP"}
