@@ -17,7 +17,7 @@ from rfdetr_train.engine.signals import StopSignals
 from rfdetr_train.engine.validator import Validation, Validator
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
-from rfdetr_train.loggers.files import write_json
+from rfdetr_train.loggers.files import EVALUATION_NAME, write_json
 from rfdetr_train.loggers.progress import make_progress
 from rfdetr_train.loggers.tables import print_table
 from rfdetr_train.loggers.track import Counter
@@ -50,7 +50,7 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
         )
         validation = validator(model, on_batch=signals.raise_if_received)
     write_results(run_dir, validation, {"checkpoint": str(path), "weights": weights, "split": split.name})
-    RunPlots(run_dir, split, enabled=True, num_samples=config.sample_images).draw(validation.detections)
+    RunPlots(run_dir, split, enabled=True, num_samples=config.sample_images).draw(validation, with_diagnosis=True)
     show(validation, run_dir)
     return validation.metrics.overall["AP"]
 
@@ -81,15 +81,30 @@ def load_split(config: EvaluateConfig, root: Path, label_map: LabelMap) -> Split
 
 def write_results(run_dir: Path, validation: Validation, source: dict[str, str]) -> None:
     """evaluation.json: all numbers; results.json: the detections in COCO's format with the data set's own ids."""
-    metrics = validation.metrics
-    write_json(run_dir / "evaluation.json", {**source, **metrics.overall, "per_class": metrics.per_class})
+    write_json(run_dir / EVALUATION_NAME, {**source, **validation.to_plain()})
     (run_dir / "results.json").write_text(json.dumps(validation.predictions.to_results()), encoding="utf-8")
 
 
 def show(validation: Validation, run_dir: Path) -> None:
-    """Two tables; the last line names the folder."""
-    overall, per_class = validation.metrics.overall, validation.metrics.per_class
-    columns = ["name", "num_boxes", "AP", "AP50", "AR100"]
-    print_table("by class", columns, [[row[column] for column in columns] for row in per_class])
-    print_table("overall", list(overall), [list(overall.values())])
+    """Tables of classes, errors and all; the last line names the folder."""
+    overall, diagnosis = validation.metrics.overall, validation.diagnosis
+    show_classes(validation)
+    if diagnosis is not None:
+        rows = [[kind, error["count"], error["AP50_lost"]] for kind, error in diagnosis.errors.items()]
+        print_table("errors at IoU 0.5, and the AP50 that each kind costs", ["kind", "count", "AP50 lost"], rows)
+    agnostic = validation.evaluator.class_agnostic(validation.predictions)
+    print_table("overall", [*overall, "AP (any class)"], [[*overall.values(), agnostic["AP"]]])
     log.info("run folder: %s", run_dir)
+
+
+def show_classes(validation: Validation) -> None:
+    """AP of each class, with precision and recall where its F1 is best."""
+    columns = ["name", "num_boxes", "AP", "AP50", "AR100"]
+    curves = validation.diagnosis.curves[1:] if validation.diagnosis else []
+    best = [curve.best or {} for curve in curves] or [{}] * len(validation.metrics.per_class)
+    keys = ["precision", "recall", "f1", "threshold"]
+    rows = [
+        [*(row[column] for column in columns), *(at.get(key) for key in keys)]
+        for row, at in zip(validation.metrics.per_class, best, strict=True)
+    ]
+    print_table("by class; precision and recall at the threshold of the best F1", [*columns, *keys], rows)

@@ -7,10 +7,10 @@ from typing import Any
 from rfdetr_train.config import LoggerConfig
 from rfdetr_train.engine.loop_state import LoopState
 from rfdetr_train.engine.run_length import RunLength
-from rfdetr_train.engine.run_plots import Detections, RunPlots
+from rfdetr_train.engine.run_plots import RunPlots
 from rfdetr_train.engine.step import StepResult
 from rfdetr_train.engine.validator import Validation
-from rfdetr_train.loggers.files import MetricsFiles
+from rfdetr_train.loggers.files import EVALUATION_NAME, MetricsFiles, write_json
 from rfdetr_train.loggers.progress import Progress
 from rfdetr_train.loggers.trackers import Trackers
 
@@ -30,6 +30,7 @@ class Recorder:
         config: LoggerConfig,
         trackers: Trackers,
     ) -> None:
+        self.run_dir = run_dir
         self.files = MetricsFiles(run_dir)
         self.progress = progress
         self.plots = plots
@@ -39,7 +40,7 @@ class Recorder:
         self.trackers = trackers
         for row in self.files.rows():  # a resumed run is whole in its trackers
             trackers.log(row)
-        self._samples: dict[str, Detections] = {}  # by kind of weights, of the evaluation in progress
+        self._validations: dict[str, Validation] = {}  # by kind of weights, of the evaluation in progress
         self._images = 0
         self._since = time.perf_counter()
 
@@ -81,7 +82,7 @@ class Recorder:
 
     def scored(self, where: dict[str, Any], validation: Validation) -> None:
         """One kind of weights has been evaluated; `where` holds step, epoch and weights."""
-        self._samples[where["weights"]] = self.plots.samples_of(validation.detections)
+        self._validations[where["weights"]] = validation
         self._log({"split": "valid", **where, **validation.metrics.overall})
 
     def epoch_done(self, state: LoopState, evaluated: bool) -> None:
@@ -90,9 +91,13 @@ class Recorder:
             self.progress.end_epoch({})
             return
         assert state.last is not None
-        best = {"best": "so far"} if state.best == state.last else {}
-        self.progress.end_epoch({**{key: state.last[key] for key in SHOWN_AFTER_EPOCH}, **best})
-        sheet = self.plots.draw(self._samples[state.last["weights"]])
+        is_best = state.best == state.last
+        shown = {key: state.last[key] for key in SHOWN_AFTER_EPOCH}
+        self.progress.end_epoch(shown | ({"best": "so far"} if is_best else {}))
+        validation = self._validations[state.last["weights"]]
+        if is_best:
+            write_json(self.run_dir / EVALUATION_NAME, {**state.last, **validation.to_plain()})
+        sheet = self.plots.draw(validation, with_diagnosis=is_best)
         if sheet is not None:
             self.trackers.log_picture(sheet, state.step)
-        self._samples = {}
+        self._validations = {}

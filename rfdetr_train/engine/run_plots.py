@@ -1,62 +1,77 @@
-"""The pictures in a run's folder: curves from its metrics, and a sheet of images with truth and predictions."""
+"""The pictures in a run's folder: curves from its metrics, what its best evaluation found, sheets of pictures."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-
-from torch import Tensor
 
 from rfdetr_train.data.image_file import read_image
 from rfdetr_train.data.sample import Split
+from rfdetr_train.engine.validator import Validation
+from rfdetr_train.loggers import diagnosis_plots
+from rfdetr_train.loggers.figure import save_figure
 from rfdetr_train.loggers.files import METRICS_NAME, read_metrics
 from rfdetr_train.loggers.plots import write_plots
 from rfdetr_train.loggers.sheet import Picture, draw_sheet
 
 log = logging.getLogger(__name__)
 
-Detections = Mapping[int, Mapping[str, Tensor]]
-"""Image id -> {"boxes_xyxy" (k, 4) in the pixels of the annotated size, "scores" (k,), "labels" (k,)}."""
-
 
 class RunPlots:
     """Writes `plots/*.png`."""
 
     def __init__(self, run_dir: Path, split: Split, *, enabled: bool, num_samples: int) -> None:
-        """`num_samples` images from the front of `split` are on the sheet; 0 draws no sheet."""
+        """`num_samples` images are on each sheet; 0 draws no sheets."""
         self.run_dir = run_dir
+        self.folder = run_dir / "plots"
         self.split = split
         self.enabled = enabled
         self.num_samples = min(num_samples, len(split)) if enabled else 0
 
-    def samples_of(self, found: Detections) -> Detections:
-        """The detections that `draw` needs: the rest of a large split need not be kept."""
-        shown = (int(image_id) for image_id in self.split.image_ids[: self.num_samples])
-        return {image_id: found[image_id] for image_id in shown}
+    def draw(self, validation: Validation, *, with_diagnosis: bool) -> Path | None:
+        """Draw everything anew; the sheet of the split's first images, if there is one.
 
-    def draw(self, found: Detections) -> Path | None:
-        """Draw everything anew; the sheet, if there is one. What cannot be drawn does not end a run, but is said."""
+        with_diagnosis adds the figures of errors, and sheets of the best and the worst images. What cannot be drawn does
+        not end a run, but is said.
+        """
         if not self.enabled:
             return None
         try:
             if (self.run_dir / METRICS_NAME).is_file():
-                write_plots(read_metrics(self.run_dir / METRICS_NAME), self.run_dir / "plots")
-            return self._draw_sheet(found) if self.num_samples else None
+                write_plots(read_metrics(self.run_dir / METRICS_NAME), self.folder)
+            if with_diagnosis and validation.diagnosis is not None:
+                self._draw_diagnosis(validation)
+            return self._draw_sheet("samples", range(self.num_samples), validation) if self.num_samples else None
         except Exception:
             log.exception("the plots of %s could not be drawn; the run goes on", self.run_dir)
             return None
 
-    def _draw_sheet(self, found: Detections) -> Path:
-        path = self.run_dir / "plots" / f"{self.split.name}_samples.png"
-        pictures = [self._picture(index, found) for index in range(self.num_samples)]
-        draw_sheet(path, pictures, self.split.label_map.names)
+    def _draw_diagnosis(self, validation: Validation) -> None:
+        assert validation.diagnosis is not None
+        plain = asdict(validation.diagnosis)
+        for name, draw in diagnosis_plots.FIGURES.items():
+            save_figure(draw(plain), self.folder / f"{name}.png")
+        if self.num_samples:
+            with_boxes = [
+                (row["F1"], index)
+                for index, image_id in enumerate(self.split.image_ids.tolist())
+                if (row := plain["images"].get(image_id)) and row["right"] + row["missed"] > 0
+            ]
+            ranked = [index for _, index in sorted(with_boxes)]
+            self._draw_sheet("worst", ranked[: self.num_samples], validation)
+            self._draw_sheet("best", ranked[::-1][: self.num_samples], validation)
+
+    def _draw_sheet(self, name: str, indices: Sequence[int], validation: Validation) -> Path:
+        path = self.folder / f"{self.split.name}_{name}.png"
+        draw_sheet(path, [self._picture(index, validation) for index in indices], self.split.label_map.names)
         return path
 
-    def _picture(self, index: int, found: Detections) -> Picture:
+    def _picture(self, index: int, validation: Validation) -> Picture:
         record = self.split.record(index)
         image = read_image(record.path)
         height, width = record.size_px
         scale = [image.shape[2] / width, image.shape[1] / height] * 2  # where the file has another size than annotated
-        detected = found[record.image_id]
+        detected = validation.detections[record.image_id]
         return Picture(
             image=image,
             truth_boxes_xyxy=record.boxes_xyxy * scale,

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from rfdetr_train.data.sample import Batch, Split
 from rfdetr_train.data.transforms import normalise
 from rfdetr_train.engine.precision import Precision
 from rfdetr_train.evaluation.coco_metrics import CocoEvaluator, CocoMetrics
+from rfdetr_train.evaluation.diagnosis import Diagnosis, diagnose
 from rfdetr_train.evaluation.predictions import Predictions
 from rfdetr_train.loggers.progress import Progress
 from rfdetr_train.postprocess import detections
@@ -27,6 +29,24 @@ class Validation:
     """Image id -> {"boxes_xyxy" (k, 4) px, "scores" (k,), "labels" (k,)} on the CPU, best score first."""
     predictions: Predictions
     """The same as arrays, with the data set's own ids."""
+    evaluator: CocoEvaluator
+    """What has scored them."""
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis | None:
+        """The errors behind the metrics; None without truth."""
+        return diagnose(self.evaluator.truth, self.predictions, self.evaluator.max_dets)
+
+    def to_plain(self) -> dict[str, Any]:
+        """All numbers: the content of evaluation.json."""
+        diagnosis = asdict(self.diagnosis) if self.diagnosis else None
+        agnostic = self.evaluator.class_agnostic(self.predictions)
+        return {
+            **self.metrics.overall,
+            "per_class": self.metrics.per_class,
+            "class_agnostic": agnostic,
+            "diagnosis": diagnosis,
+        }
 
 
 class Validator:
@@ -70,7 +90,7 @@ class Validator:
             model.train(was_training)
             self.progress.end_evaluation()
         predictions = Predictions.from_detections(found, self.label_map)
-        return Validation(self.evaluator.evaluate(predictions), found, predictions)
+        return Validation(self.evaluator.evaluate(predictions), found, predictions, self.evaluator)
 
     @torch.inference_mode()
     def _detect(self, model: nn.Module, batch: Batch) -> dict[int, dict[str, Tensor]]:

@@ -7,6 +7,7 @@ a refused config may take to answer.
 from __future__ import annotations
 
 import functools
+import io
 import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DOTS_PER_INCH = 100
+GRID_COLOUR = "#e3e6ea"
 PALETTE = ("#1971c2", "#e8590c", "#2f9e44", "#c2255c", "#7048e8", "#0c8599", "#8d5524", "#495057", "#828a00")
 OWN_FAMILY = "DejaVu Sans"  # comes with matplotlib, so it is always there
 
@@ -35,7 +37,7 @@ def new_figure(width_px: float, height_px: float) -> Figure:
 
 def style_axes(axes: Axes) -> None:
     """A light grid and no box."""
-    axes.grid(True, color="#e3e6ea", linewidth=0.8)
+    axes.grid(True, color=GRID_COLOUR, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -44,6 +46,17 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Write a PNG atomically: it may be looked at while the run goes on."""
     with replacing(path) as file:
         figure.savefig(file, format="png", dpi=DOTS_PER_INCH)
+
+
+def as_svg(figure: Figure) -> str:
+    """The figure as an SVG element for a page: ink and grid take the page's colours, light or dark."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    for ink in ("#000000", "#262626"):
+        svg = svg.replace(f"stroke: {ink}", "stroke: currentColor").replace(f"fill: {ink}", "fill: currentColor")
+    return svg.replace(f"stroke: {GRID_COLOUR}", "stroke: var(--grid)")
 
 
 def drawable(name: str, number: int, longest: int = 24) -> str:

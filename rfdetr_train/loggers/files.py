@@ -20,6 +20,7 @@ from rfdetr_train.errors import UserError
 METRICS_NAME = "metrics.jsonl"
 TABLE_NAME = "metrics.csv"
 SUMMARY_NAME = "summary.json"
+EVALUATION_NAME = "evaluation.json"
 
 
 class MetricsFiles:

@@ -1,4 +1,4 @@
-"""Curves of a run, drawn from the rows of metrics.jsonl: losses, learning rates, average precision."""
+"""Curves of a run, drawn from the rows of metrics.jsonl: losses, average precision, learning rates, gradient norm."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rfdetr_train.loggers.figure import PALETTE, new_figure, save_figure, style_
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 POINTS_OF_A_LINE = 2000  # more than a picture has columns
 LINES_IN_LEGEND = 28
@@ -30,45 +31,43 @@ class Curve(NamedTuple):
 
 
 def write_plots(rows: Sequence[Mapping[str, Any]], plots_dir: Path | str) -> list[Path]:
-    """Write losses.png, learning_rates.png and average_precision.png, those that have a number to show."""
-    train = [row for row in rows if row.get("split") == "train"]
-    valid = [row for row in rows if row.get("split") == "valid"]
-    folder = Path(plots_dir)
-    drawings = (
-        (draw_losses, folder / "losses.png", train),
-        (draw_learning_rates, folder / "learning_rates.png", train),
-        (draw_average_precision, folder / "average_precision.png", valid),
-    )
-    return [path for draw, path, shown in drawings if draw(path, shown)]
+    """Write a PNG for each of `FIGURES` that has a number to show."""
+    figures = {Path(plots_dir, f"{name}.png"): draw(rows) for name, draw in FIGURES.items()}
+    written = {path: figure for path, figure in figures.items() if figure is not None}
+    for path, figure in written.items():
+        save_figure(figure, path)
+    return list(written)
 
 
-def draw_losses(path: Path, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """The total loss above, its unweighted parts below; False, and no file, without a finite value."""
+def losses(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """The total loss above, its unweighted parts below; None without a finite value."""
+    rows = _of_split(rows, "train")
     keys = dict.fromkeys(key for row in rows for key in row if key.startswith("loss_"))
     total = _known([_curve(rows, "loss", "total")])
     parts = _known([_curve(rows, key, key.removeprefix("loss_")) for key in keys])
     panels = [(title, curves) for title, curves in (("Training loss", total), ("Its parts", parts)) if curves]
     if not panels:
-        return False
+        return None
     figure = new_figure(1000, 380 * len(panels))
     all_axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
     for axes, (title, curves) in zip(all_axes, panels, strict=True):
         for curve, colour in zip(curves, _colours(len(curves)), strict=True):
             _draw_noisy(axes, curve, colour)
         _finish(axes, title, "loss", curves, log=True)
-        if len(curves) > 1:
-            axes.legend(frameon=False)
+        if len(curves) > 1:  # above the axes: the curves leave no corner free
+            axes.legend(
+                frameon=False, ncols=len(curves), loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2
+            )
     all_axes[-1].set_xlabel("step")
-    save_figure(figure, path)
-    return True
+    return figure
 
 
-def draw_learning_rates(path: Path, rows: Sequence[Mapping[str, Any]]) -> bool:
+def learning_rates(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
     """The rate of every group, equal ones as one line, from the highest (yellow) to the lowest (violet)."""
-    curves = _known(_joined(_learning_rates(rows)))
+    curves = _known(_joined(_learning_rates(_of_split(rows, "train"))))
     curves.sort(key=lambda curve: -float(np.nanmax(curve.values)))
     if not curves:
-        return False
+        return None
     labelled = curves[:LINES_IN_LEGEND]
     figure = new_figure(1200, max(480, 120 + 19 * len(labelled)))
     axes = figure.subplots()
@@ -80,12 +79,25 @@ def draw_learning_rates(path: Path, rows: Sequence[Mapping[str, Any]]) -> bool:
     handles = axes.get_lines()[: len(labelled)]
     title = "largest rate, groups" + (f" (and {hidden} lower ones)" if hidden else "")
     figure.legend(handles=handles, loc="outside right upper", fontsize=8, frameon=False, title=title, title_fontsize=8)
-    save_figure(figure, path)
-    return True
+    return figure
 
 
-def draw_average_precision(path: Path, rows: Sequence[Mapping[str, Any]]) -> bool:
+def gradient_norm(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """The norm of the gradient before it was clipped."""
+    curves = _known([_curve(_of_split(rows, "train"), "grad_norm", "gradient norm")])
+    if not curves:
+        return None
+    figure = new_figure(1000, 380)
+    axes = figure.subplots()
+    _draw_noisy(axes, curves[0], PALETTE[0])
+    _finish(axes, "Gradient norm before clipping", "norm", curves, log=True)
+    axes.set_xlabel("step")
+    return figure
+
+
+def average_precision(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
     """AP, AP50 and AP75 of raw and averaged weights, the best AP marked."""
+    rows = _of_split(rows, "valid")
     figure = new_figure(1000, 480)
     axes = figure.subplots()
     shown = []
@@ -94,19 +106,30 @@ def draw_average_precision(path: Path, rows: Sequence[Mapping[str, Any]]) -> boo
         colour = COLOUR_OF_WEIGHTS.get(weights, PALETTE[2])
         for key, style in AP_STYLES.items():
             for curve in _known([_curve(of_weights, key, f"{key} ({weights})")]):
-                _draw(
-                    axes, curve, color=colour, linestyle=style, linewidth=1.8 if key == "AP" else 1.2, label=curve.label
-                )
+                width = 1.8 if key == "AP" else 1.2
+                _draw(axes, curve, color=colour, linestyle=style, linewidth=width, label=curve.label)
                 shown.append(curve)
     if not shown:
-        return False
+        return None
     _finish(axes, "Average precision on the valid split", "average precision", shown, log=False)
     axes.set_ylim(bottom=0.0)
     axes.set_xlabel("step")
     _mark_best(axes, [curve for curve in shown if curve.label.startswith("AP (")])
     figure.legend(loc="outside right upper", frameon=False)
-    save_figure(figure, path)
-    return True
+    return figure
+
+
+FIGURES = {
+    "losses": losses,
+    "average_precision": average_precision,
+    "learning_rates": learning_rates,
+    "gradient_norm": gradient_norm,
+}
+"""What is drawn of a run's rows."""
+
+
+def _of_split(rows: Sequence[Mapping[str, Any]], split: str) -> list[Mapping[str, Any]]:
+    return [row for row in rows if row.get("split") == split]
 
 
 def downsampled(curve: Curve, limit: int = POINTS_OF_A_LINE) -> Curve:

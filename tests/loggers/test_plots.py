@@ -46,7 +46,7 @@ def test_three_pictures(tmp_path, figures):
     rows = [train_row(s, {"head": 1e-4, "encoder": 1e-5}, 10 / s) for s in range(1, 21)]
     rows += [valid_row(s, w, 0.01 * s) for s in (10, 20) for w in ("raw", "ema")]
     paths = write_plots(rows, tmp_path / "plots")
-    assert [path.name for path in paths] == ["losses.png", "learning_rates.png", "average_precision.png"]
+    assert [path.name for path in paths] == ["losses.png", "average_precision.png", "learning_rates.png"]
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == sorted(path.name for path in paths)
     assert all(is_picture(path) for path in paths)
     total, parts = figures["losses.png"].axes
