@@ -68,6 +68,7 @@ def download(
             return
         with _lock(path):
             if not _is_there(path, address, checksum):  # another process may have brought it meanwhile
+                log.info("downloading %s to %s", address, path)
                 part = path.with_name(f"{path.name}.part")
                 _try_repeatedly(address, part, on_bytes, timeout_s)
                 if difference := _difference(part, checksum):

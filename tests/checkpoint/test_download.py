@@ -220,7 +220,7 @@ def test_of_two_processes_one_downloads_and_the_other_waits(server, tmp_path: Pa
     server.halfway = threading.Event()
     with a_process(server.address(), tmp_path / "x.pth") as first:
         assert first.stdout is not None
-        first.stdout.readline()  # it is in the middle
+        assert first.stdout.readline() == f"downloading {server.address()} to {tmp_path / 'x.pth'}\n"
         with a_process(server.address(), tmp_path / "x.pth") as second:
             assert second.stdout is not None
             assert "another process is downloading it; waiting" in second.stdout.readline()
@@ -238,6 +238,7 @@ def test_an_interrupted_process_leaves_a_part_to_go_on_from_and_no_lock(server, 
     half = len(server.content) // 2
     with a_process(server.address(), tmp_path / "x.pth") as process:
         assert process.stdout is not None
+        process.stdout.readline()  # downloading ...
         while int(process.stdout.readline()) < half:
             pass
         process.send_signal(number)
