@@ -41,7 +41,7 @@ class TrainConfig:
     weights or an error), none (random), a checkpoint file or run folder, or the https address of a file, best with its
     checksum: https://host/x.pth#sha256=... (or md5)."""
     weights_dir: str = "~/.cache/rfdetr_train"
-    """Folder of downloaded weights; processes and users may share it."""
+    """Folder of downloaded weights; processes may share it."""
     resume: Optional[str] = None
     """Continue a run: a checkpoint, a run folder, or auto (the newest run of the same config under run_dir)."""
     seed: int = 0
