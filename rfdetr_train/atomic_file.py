@@ -22,11 +22,16 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; this one is as readable as its neighbours
-        os.replace(temporary, path)
+        put_in_place(Path(temporary), path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def put_in_place(temporary: Path, path: Path) -> None:
+    """Give a private file that is on the disk the name `path`, as readable as its neighbours."""
+    os.chmod(temporary, 0o666 & ~_umask())
+    os.replace(temporary, path)
     _flush_folder(path.parent)
 
 

@@ -12,7 +12,7 @@ from rfdetr_train.cli_help import did_you_mean
 from rfdetr_train.errors import UserError
 
 PATH_KEYS = ("run_dir", "data.root", "weights_dir", "weights", "resume", "checkpoint")
-NOT_PATHS = ("auto", "coco", "none", "raw", "ema")
+NOT_PATHS = ("", "auto", "coco", "none", "raw", "ema")
 
 
 def to_dataclass(composed: DictConfig) -> Any:

@@ -55,6 +55,10 @@ def test_printing_the_config_takes_under_a_second_and_no_torch(tmp_path: Path) -
         (["trian"], ["did you mean train?"]),
         (["model.resolution=400"], ["model.resolution=400", "384 or 416"]),
         (["data=coco", "data.root=a,b=c"], ["data.root=a,b=c", "'a,b=c'"]),
+        (
+            ["weights=https://x.org/a.pth#md5=0"],
+            ["quote the value, in a shell: \"weights='https://x.org/a.pth#md5=0'\""],
+        ),
         (["run_dir=/proc/nowhere"], ["/proc/nowhere", "run_dir"]),
         (["evaluate", "evaluation.max_dets=3"], ["did you mean max_dets?"]),
         (["evaluate", "data=coco"], ["data is a section of evaluate", "data.root"]),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from rfdetr_train.checkpoint import files, published
+from rfdetr_train.checkpoint.download import fetch_address
 from rfdetr_train.checkpoint.fit import QueryLayout
 from rfdetr_train.checkpoint.reference_weights import from_reference
 from rfdetr_train.errors import UserError
@@ -37,16 +38,16 @@ class StartingWeights(NamedTuple):
 def find_starting_weights(
     weights: str, variant: str, folder: Path, on_bytes: Callable[[int, int | None], None] = lambda done, total: None
 ) -> StartingWeights | None:
-    """The weights that `weights=auto|coco|none|PATH` means for a model variant; None is random, which is said loudly.
+    """The weights that `weights=auto|coco|none|PATH|URL` means for a model variant; None is random, said loudly.
 
-    `folder` is the cache of published files. Raises `UserError` for a file that cannot be used, for an address, and
-    where `coco` insists on published weights that are not to be had.
+    `folder` is the cache of downloaded files. Raises `UserError` for a file that cannot be used, an address that gives
+    none, and where `coco` insists on published weights that are not to be had.
     """
     if weights == "none":
         log.warning(RANDOM_WARNING, "weights=none")
         return None
     if "://" in weights:
-        raise UserError(f"weights={weights}: addresses are not fetched; download the file and give its path")
+        return _from_address(weights, folder.expanduser(), on_bytes)
     if weights not in ("auto", "coco"):
         return read_weights(files.resolve(weights, prefer=("best", "last")))
     try:
@@ -56,6 +57,19 @@ def find_starting_weights(
             raise UserError(f"weights=coco: {error}") from error
         log.warning(RANDOM_WARNING, error)
         return None
+
+
+def _from_address(address: str, folder: Path, on_bytes: Callable[[int, int | None], None]) -> StartingWeights:
+    try:
+        path = fetch_address(address, folder, on_bytes)
+    except published.Unavailable as error:
+        raise UserError(f"weights: {error}") from error
+    try:
+        return read_weights(path)
+    except UserError as error:
+        raise UserError(
+            f"{error}; it came from {address}: correct that, or remove the file to fetch it anew"
+        ) from error
 
 
 def read_weights(path: Path) -> StartingWeights:

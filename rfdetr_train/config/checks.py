@@ -1,6 +1,7 @@
 """Small checks that refuse a value with its key and the remedy."""
 
 import math
+import re
 from typing import Any
 
 from rfdetr_train.errors import require
@@ -32,3 +33,16 @@ def not_negative(section_key: str, section: object, *names: str) -> None:
 def fraction(key: str, value: float) -> None:
     """Refuse a value outside 0 to 1."""
     require(0.0 <= value <= 1.0, key, value, "give a number from 0 to 1")
+
+
+def is_secure(address: str) -> bool:
+    """Whether an address is https, or http of this very machine."""
+    return re.match(r"https://[^/]|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?(/|$)", address, re.I) is not None
+
+
+def address(key: str, value: str) -> None:
+    """Refuse an address that is not secure, or with a fragment that is no checksum."""
+    require(is_secure(value), key, value, "only https:// addresses are fetched")
+    checksum = value.partition("#")[2]
+    ok = re.fullmatch(r"(md5=[0-9a-f]{32}|sha256=[0-9a-f]{64})?", checksum, re.I) is not None
+    require(ok, key, value, "after # give md5=<32 hex digits> or sha256=<64 hex digits>")

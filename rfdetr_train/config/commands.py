@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Optional
 
-from rfdetr_train.config.checks import MISSING, not_negative, one_of, positive
+from rfdetr_train.config.checks import MISSING, address, not_negative, one_of, positive
 from rfdetr_train.config.data import AugmentationConfig, DataConfig
 from rfdetr_train.config.model import ModelConfig
 from rfdetr_train.config.optimizer import OptimizerConfig
@@ -39,9 +39,10 @@ class TrainConfig:
     freeze: FreezeConfig = field(default_factory=FreezeConfig)
     weights: str = "auto"
     """Where training starts: auto (published weights if cached or reachable, else random, said loudly), coco (published
-    weights or an error), none (random), or a checkpoint file or run folder."""
+    weights or an error), none (random), a checkpoint file or run folder, or the https address of a file, best with its
+    checksum: https://host/x.pth#sha256=... (or md5)."""
     weights_dir: str = "~/.cache/rfdetr_train"
-    """Folder of downloaded weights."""
+    """Folder of downloaded weights; processes may share it."""
     resume: Optional[str] = None
     """Continue a run: a checkpoint, a run folder, or auto (the newest run of the same config under run_dir)."""
     seed: int = 0
@@ -56,7 +57,10 @@ class TrainConfig:
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**64, "seed", self.seed, "give a number from 0 to 2^64 - 1")
         require(bool(self.run_dir), "run_dir", repr(self.run_dir), "give a folder")
-        require(bool(self.weights), "weights", repr(self.weights), "give auto, coco, none or a path")
+        require(bool(self.weights), "weights", repr(self.weights), "give auto, coco, none, a path or an address")
+        require(bool(self.weights_dir), "weights_dir", repr(self.weights_dir), "give a folder")
+        if "://" in self.weights:
+            address("weights", self.weights)
         for part in ("encoder", "projector", "decoder"):
             until = getattr(self.freeze, part).until_epoch
             ok = until is None or until < self.trainer.epochs

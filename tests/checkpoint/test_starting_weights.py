@@ -1,6 +1,11 @@
 """Where training starts from, and how loudly it says so."""
 
 import argparse
+import hashlib
+import io
+import os
+import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +65,54 @@ def test_one_of_our_checkpoints_gives_the_weights_that_scored_best(
     assert f"({kind} weights)" in start.source
 
 
-def test_an_address_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"weights=https://x\.org/a\.pth: .*download the file and give its path"):
-        find_starting_weights("https://x.org/a.pth", "nano", tmp_path)
+def saved(content: object) -> bytes:
+    torch.save(content, buffer := io.BytesIO())
+    return buffer.getvalue()
+
+
+def test_weights_from_an_address(server, tmp_path: Path, reference_toy: dict[str, Any], toy_model) -> None:
+    server.content = saved({"model": reference_toy["state_dict"], "args": {"num_queries": 20, "group_detr": 3}})
+    address = f"{server.address('/toy.pth')}#md5={hashlib.md5(server.content, usedforsecurity=False).hexdigest()}"
+    for _ in range(2):  # the second time from the cache
+        start = find_starting_weights(address, "nano", tmp_path / "cache")
+        assert start is not None
+        toy_model.load_state_dict(start.state)
+        assert start.source.endswith("-toy.pth (reference package)")
+    assert len(server.asked) == 1
+
+
+def test_an_address_that_gives_nothing_is_an_error(server, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"weights: .*/missing cannot be fetched: .*404.*by hand"):
+        find_starting_weights(server.address("/missing"), "nano", tmp_path)
+
+
+class Attack:
+    def __init__(self, victim: Path) -> None:
+        self.victim = victim
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.victim),)
+
+
+def test_what_comes_from_an_address_and_is_no_checkpoint_is_refused(server, tmp_path: Path) -> None:
+    """A web page that says to be a file, an archive of something else, code, half a checkpoint."""
+    with zipfile.ZipFile(archive := io.BytesIO(), "w") as file:
+        file.writestr("readme.txt", "hello")
+    attack = Attack(tmp_path / "made-by-the-attack")
+    contents = {
+        "page": (b"<!doctype html><html>Please log in</html>", "cut off or not a checkpoint"),
+        "empty": (b"", "cut off or not a checkpoint"),
+        "zip": (archive.getvalue(), "cannot be read as a checkpoint"),
+        "pickle": (pickle.dumps({"model": attack}), "cannot be read as a checkpoint|could run code"),
+        "code": (saved({"model": attack}), "could run code"),
+        "half": (saved({"model": torch.zeros(1000)})[:2000], "cut off or not a checkpoint"),
+        "list": (saved([1, 2]), "holds a list, not a checkpoint"),
+        "other": (saved({"state": 1}), "neither a checkpoint of rfdetr_train nor"),
+    }
+    for name, (server.content, reason) in contents.items():
+        with pytest.raises(UserError, match=rf"-{name}\.pth: .*({reason}).*; it came from {server.address()[:-9]}"):
+            find_starting_weights(server.address(f"/{name}.pth"), "nano", tmp_path / "cache")
+    assert not attack.victim.exists()
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
