@@ -6,6 +6,7 @@ import os
 import secrets
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from rfdetr_train import __version__
 from rfdetr_train.errors import Interrupted, JobFailed, UserError
 
 COMMANDS = ("train", "evaluate")
+FOLDER_COMMANDS = ("report", "compare")
+"""Commands that take run folders and no config."""
 PACKAGE = Path(__file__).resolve().parent
 log = logging.getLogger(__name__)
 
@@ -33,7 +36,7 @@ def run(arguments: list[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         from rfdetr_train.cli_help import help_text
 
-        sys.stdout.write(help_text(conf_dir(), COMMANDS))
+        sys.stdout.write(help_text(conf_dir(), (*COMMANDS, *FOLDER_COMMANDS)))
         return 0
     if "--version" in arguments:
         sys.stdout.write(f"rfdetr_train {__version__}\n")
@@ -42,6 +45,9 @@ def run(arguments: list[str]) -> int:
     wants_tracebacks = bool(os.environ.get("HYDRA_FULL_ERROR"))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and every error is shown in one way: ours
     try:
+        if arguments[:1] and arguments[0] in FOLDER_COMMANDS:
+            _find_command(arguments[0])(arguments[1:])
+            return 0
         command, arguments = _split_command(arguments)
         _run_hydra(command, arguments)
         return 0
@@ -75,7 +81,8 @@ def _split_command(arguments: list[str]) -> tuple[str, list[str]]:
     if named and named[0] not in COMMANDS:
         from rfdetr_train.cli_help import did_you_mean
 
-        hint = did_you_mean(named[0], COMMANDS) or f"the commands are {', '.join(COMMANDS)}"
+        known = (*COMMANDS, *FOLDER_COMMANDS)
+        hint = did_you_mean(named[0], known) or f"the commands are {', '.join(known)}"
         raise UserError(f"{named[0]}: no such command; {hint}")
     rest = arguments[len(named) :]
     if not rest or not rest[0].endswith((".yaml", ".yml")) or "=" in Path(rest[0]).name:
@@ -142,7 +149,7 @@ class _Task:
             make_paths_absolute(composed)
             config = to_dataclass(composed)
             save_config(composed, HydraConfig.get().runtime.choices, run_dir, self.command)
-            return _run_command(self.command, config, run_dir)
+            return _find_command(self.command)(config, run_dir)
         except Interrupted:
             raise
         except Exception as error:
@@ -154,10 +161,9 @@ class _Task:
             return None
 
 
-def _run_command(command: str, config: Any, run_dir: Path) -> float | None:
+def _find_command(command: str) -> Callable[..., Any]:
     """The function that a command is: `commands/evaluate.py` has `evaluate`."""
-    module = importlib.import_module(f"rfdetr_train.commands.{command}")
-    return getattr(module, command)(config, run_dir)
+    return getattr(importlib.import_module(f"rfdetr_train.commands.{command}"), command)
 
 
 def _log_failure(error: Exception, log_file: Path) -> None:

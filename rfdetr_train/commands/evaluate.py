@@ -50,7 +50,9 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
         )
         validation = validator(model, on_batch=signals.raise_if_received)
     write_results(run_dir, validation, {"checkpoint": str(path), "weights": weights, "split": split.name})
-    RunPlots(run_dir, split, enabled=True, num_samples=config.sample_images).draw(validation, with_diagnosis=True)
+    plots = RunPlots(run_dir, split, enabled=True, num_samples=config.sample_images)
+    plots.draw(validation, with_diagnosis=True)
+    plots.write_report()
     show(validation, run_dir)
     return validation.metrics.overall["AP"]
 

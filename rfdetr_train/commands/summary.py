@@ -9,6 +9,7 @@ from typing import Any
 
 from rfdetr_train.checkpoint.versions import versions
 from rfdetr_train.engine.run import Run
+from rfdetr_train.engine.run_plots import RunPlots
 from rfdetr_train.engine.saver import Saver
 from rfdetr_train.errors import Interrupted
 from rfdetr_train.loggers.files import SUMMARY_NAME, write_json
@@ -30,6 +31,8 @@ class RunSummary:
     """Where the weights came from, as used."""
     parent: Path | None
     """The checkpoint that the run resumed from."""
+    plots: RunPlots
+    """What writes the report."""
 
     @contextmanager
     def written_at_the_end(self) -> Iterator[None]:
@@ -43,6 +46,7 @@ class RunSummary:
             raise
         finally:
             write_json(self.run_dir / SUMMARY_NAME, self.to_plain(status))
+            self.plots.write_report()
             self.show(status)
 
     def to_plain(self, status: str) -> dict[str, Any]:

@@ -72,9 +72,9 @@ def train(config: TrainConfig, run_dir: Path) -> float | None:
             run.restore(saved, str(parent))
             saver.adopt(parent, run.loop.best)
             continue_metrics(parent, run_dir, run)
-        signals = StopSignals()
-        trainer = build_trainer(run, run_dir, loader, length, saver, signals, stack)
-        with RunSummary(run_dir, run, saver, source, parent).written_at_the_end(), signals:
+        signals, plots = StopSignals(), build_plots(config, dataset, run_dir)
+        trainer = build_trainer(run, run_dir, loader, length, saver, signals, plots, stack)
+        with RunSummary(run_dir, run, saver, source, parent, plots).written_at_the_end(), signals:
             trainer.fit()
     return run.loop.best["AP"] if run.loop.best else None
 
@@ -151,6 +151,12 @@ def build_loader(config: TrainConfig, dataset: Dataset, pin_memory: bool) -> Tra
     )
 
 
+def build_plots(config: TrainConfig, dataset: Dataset, run_dir: Path) -> RunPlots:
+    """What draws the run."""
+    valid = dataset.splits["valid"]
+    return RunPlots(run_dir, valid, enabled=config.logger.plots, num_samples=config.logger.sample_images)
+
+
 def build_trainer(
     run: Run,
     run_dir: Path,
@@ -158,13 +164,13 @@ def build_trainer(
     length: RunLength,
     saver: Saver,
     signals: StopSignals,
+    plots: RunPlots,
     stack: ExitStack,
 ) -> Trainer:
     """Connect the run to what trains, scores, shows and saves it."""
     config, valid = run.config, run.dataset.splits["valid"]
     every = config.trainer.log_every_steps
     progress = stack.enter_context(make_progress(config.logger.progress, length.total_steps, run.loop.step, every))
-    plots = RunPlots(run_dir, valid, enabled=config.logger.plots, num_samples=config.logger.sample_images)
     criterion = Criterion(config.model.num_queries, match)
     optimizer, clip_norm = run.optimization.optimizer, config.trainer.clip_norm
     step = TrainStep(run.model, criterion, optimizer, run.precision, clip_norm, config.model.group_detr)

@@ -150,9 +150,9 @@ class LoggerConfig:
     """Log the norms of gradient and update of every parameter group with each train line; such a step costs a copy of
     the weights."""
     plots: bool = True
-    """Write plots/*.png after each evaluation; false writes none, the sheet of pictures included."""
+    """Write plots/*.png after each evaluation and report.html at the end; false writes none of them."""
     sample_images: int = 8
-    """Pictures on the sheet of truth and predictions; 0 draws none."""
+    """Pictures on each sheet of truth and predictions; 0 draws none."""
     trackers: list[str] = field(default_factory=list)
     """Experiment trackers that are told as well: tensorboard, wandb, mlflow."""
     project: str = "rfdetr_train"

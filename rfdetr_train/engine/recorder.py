@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rfdetr_train.config import LoggerConfig
+from rfdetr_train.data.sample import Batch
 from rfdetr_train.engine.loop_state import LoopState
 from rfdetr_train.engine.run_length import RunLength
 from rfdetr_train.engine.run_plots import RunPlots
@@ -48,6 +49,10 @@ class Recorder:
         """The epoch in `state` begins, or goes on after `state.position` steps."""
         self._images, self._since = 0, time.perf_counter()
         self.progress.start_epoch(state.epoch, num_epochs, self.length.steps_per_epoch, state.position)
+
+    def first_batch(self, batch: Batch) -> None:
+        """The first batch of this process, before its step."""
+        self.plots.draw_batch(batch)
 
     def measures_step(self, state: LoopState) -> bool:
         """Whether the step about to be taken is to measure the norms of each group."""

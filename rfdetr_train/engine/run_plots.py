@@ -1,24 +1,29 @@
-"""The pictures in a run's folder: curves from its metrics, what its best evaluation found, sheets of pictures."""
+"""The pictures in a run's folder: curves from its metrics, what its best evaluation found, sheets; and its report."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
+
+from rfdetr_train.boxes import cxcywh_to_xyxy
 from rfdetr_train.data.image_file import read_image
-from rfdetr_train.data.sample import Split
+from rfdetr_train.data.sample import Batch, Split
 from rfdetr_train.engine.validator import Validation
 from rfdetr_train.loggers import diagnosis_plots
 from rfdetr_train.loggers.figure import save_figure
 from rfdetr_train.loggers.files import METRICS_NAME, read_metrics
 from rfdetr_train.loggers.plots import write_plots
+from rfdetr_train.loggers.report import write_report
 from rfdetr_train.loggers.sheet import Picture, draw_sheet
 
 log = logging.getLogger(__name__)
 
 
 class RunPlots:
-    """Writes `plots/*.png`."""
+    """Writes `plots/*.png` and report.html."""
 
     def __init__(self, run_dir: Path, split: Split, *, enabled: bool, num_samples: int) -> None:
         """`num_samples` images are on each sheet; 0 draws no sheets."""
@@ -28,23 +33,46 @@ class RunPlots:
         self.enabled = enabled
         self.num_samples = min(num_samples, len(split)) if enabled else 0
 
+    def draw_batch(self, batch: Batch) -> None:
+        """Draw a training batch as the network sees it, with its targets."""
+        if self.num_samples:
+            with self._carrying_on():
+                scale = torch.tensor([*batch.images.shape[:1:-1]] * 2)  # width, height, width, height
+                pictures = [
+                    Picture(image, cxcywh_to_xyxy(target["boxes_cxcywh"]) * scale, target["labels"], [], [], [])
+                    for image, target in zip(batch.images[: self.num_samples], batch.targets, strict=False)
+                ]
+                draw_sheet(self.folder / "train_batch.png", pictures, self.split.label_map.names)
+
     def draw(self, validation: Validation, *, with_diagnosis: bool) -> Path | None:
         """Draw everything anew; the sheet of the split's first images, if there is one.
 
-        with_diagnosis adds the figures of errors, and sheets of the best and the worst images. What cannot be drawn does
-        not end a run, but is said.
+        with_diagnosis adds the figures of errors, and sheets of the best and the worst images.
         """
         if not self.enabled:
             return None
-        try:
+        with self._carrying_on():
             if (self.run_dir / METRICS_NAME).is_file():
                 write_plots(read_metrics(self.run_dir / METRICS_NAME), self.folder)
             if with_diagnosis and validation.diagnosis is not None:
                 self._draw_diagnosis(validation)
-            return self._draw_sheet("samples", range(self.num_samples), validation) if self.num_samples else None
+            if self.num_samples:
+                return self._draw_sheet("samples", range(self.num_samples), validation)
+        return None
+
+    def write_report(self) -> None:
+        """Write report.html from what the folder holds by now."""
+        if self.enabled:
+            with self._carrying_on():
+                log.info("report: %s", write_report(self.run_dir))
+
+    @contextmanager
+    def _carrying_on(self) -> Iterator[None]:
+        """What cannot be drawn does not end a run, but is said."""
+        try:
+            yield
         except Exception:
             log.exception("the plots of %s could not be drawn; the run goes on", self.run_dir)
-            return None
 
     def _draw_diagnosis(self, validation: Validation) -> None:
         assert validation.diagnosis is not None

@@ -42,6 +42,7 @@ class Trainer:
         self.signals = signals
         self.config = run.config.trainer
         self.state: LoopState = run.loop
+        self._is_first_step = True
 
     def fit(self) -> None:
         """Train until the epochs, `max_steps` or early stopping end it; `Interrupted` after a signal, once saved."""
@@ -80,6 +81,9 @@ class Trainer:
     def _train_epoch(self) -> None:
         self.run.optimization.unfreezer.enter_epoch(self.state.epoch)
         for window in self.loader.epoch(self.state.epoch, self.state.position):
+            if self._is_first_step:
+                self.recorder.first_batch(window[0])
+                self._is_first_step = False
             self._train_step(window)
             if not self._steps_left:
                 break

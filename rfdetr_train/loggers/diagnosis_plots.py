@@ -89,12 +89,12 @@ def errors(diagnosis: Mapping[str, Any]) -> Figure:
     axes = figure.subplots()
     axes.barh(kinds, lost, color=[PALETTE[i % len(PALETTE)] for i in range(len(kinds))])
     for place, kind in enumerate(kinds):
-        axes.text(lost[place], place, f"  {diagnosis['errors'][kind]['count']}", va="center", fontsize=8)
+        axes.text(lost[place], place, f"  ({diagnosis['errors'][kind]['count']})", va="center", fontsize=8)
     axes.invert_yaxis()
     style_axes(axes)
     axes.margins(x=0.15)
     axes.set_title("Errors and the AP50 they cost", loc="left", fontweight="bold")
-    axes.set_xlabel("AP50 gained if all of the kind were mended; beside the bar, how many there are")
+    axes.set_xlabel("AP50 gained by mending all (how many)")
     return figure
 
 

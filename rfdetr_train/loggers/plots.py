@@ -54,10 +54,8 @@ def losses(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
         for curve, colour in zip(curves, _colours(len(curves)), strict=True):
             _draw_noisy(axes, curve, colour)
         _finish(axes, title, "loss", curves, log=True)
-        if len(curves) > 1:  # above the axes: the curves leave no corner free
-            axes.legend(
-                frameon=False, ncols=len(curves), loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2
-            )
+        if len(curves) > 1:
+            axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     all_axes[-1].set_xlabel("step")
     return figure
 
@@ -128,6 +126,34 @@ FIGURES = {
 """What is drawn of a run's rows."""
 
 
+def compared_runs(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure | None:
+    """AP and training loss of several runs by name; of each evaluation the better weights."""
+    scores = _known([_best_of_weights(_of_split(rows, "valid"), name) for name, rows in runs.items()])
+    costs = _known([_curve(_of_split(rows, "train"), "loss", name) for name, rows in runs.items()])
+    panels = [panel for panel in (("Average precision", "AP", scores), ("Training loss", "loss", costs)) if panel[2]]
+    if not panels:
+        return None
+    colours = dict(zip(runs, _colours(len(runs)), strict=True))
+    figure = new_figure(1200, 400 * len(panels))
+    all_axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    for axes, (title, quantity, curves) in zip(all_axes, panels, strict=True):
+        for curve in curves:
+            draw = _draw_noisy if quantity == "loss" else _draw_plain
+            draw(axes, curve, colours[curve.label])
+        _finish(axes, title, quantity, curves, log=quantity == "loss")
+    all_axes[-1].set_xlabel("step")
+    figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
+    return figure
+
+
+def _best_of_weights(rows: Sequence[Mapping[str, Any]], label: str) -> Curve:
+    best: dict[float, float] = {}
+    for row in rows:
+        if row.get("AP") is not None:
+            best[row["step"]] = max(row["AP"], best.get(row["step"], 0.0))
+    return Curve(label, np.array(list(best), dtype=float), np.array(list(best.values()), dtype=float))
+
+
 def _of_split(rows: Sequence[Mapping[str, Any]], split: str) -> list[Mapping[str, Any]]:
     return [row for row in rows if row.get("split") == split]
 
@@ -193,6 +219,10 @@ def _draw(axes: Axes, curve: Curve, **style: Any) -> None:
     few = np.isfinite(curve.values).sum() <= 40
     line = downsampled(curve)
     axes.plot(line.steps, line.values, marker="o" if few else None, markersize=3.5, **style)
+
+
+def _draw_plain(axes: Axes, curve: Curve, colour: str) -> None:
+    _draw(axes, curve, color=colour, linewidth=1.8, label=curve.label)
 
 
 def _draw_noisy(axes: Axes, curve: Curve, colour: str) -> None:

@@ -11,7 +11,7 @@ from rfdetr_train.atomic_file import replacing
 from rfdetr_train.errors import UserError
 from rfdetr_train.loggers import diagnosis_plots, plots
 from rfdetr_train.loggers.figure import as_svg
-from rfdetr_train.loggers.files import EVALUATION_NAME, METRICS_NAME, SUMMARY_NAME, flatten, read_metrics
+from rfdetr_train.loggers.files import EVALUATION_NAME, METRICS_NAME, SUMMARY_NAME, read_metrics
 
 REPORT_NAME = "report.html"
 TILES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR100")
@@ -62,24 +62,30 @@ def _template() -> Any:
     from jinja2 import Environment, PackageLoader
 
     environment = Environment(loader=PackageLoader("rfdetr_train.loggers", "."), autoescape=True, trim_blocks=True)
-    environment.filters["number"] = lambda value: "n/a" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    environment.filters["number"] = _number
     return environment.get_template("report.html.jinja")
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value) if isinstance(value, int) else "n/a"
 
 
 def _facts(summary: Mapping[str, Any], rows: list[dict], evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """What stands above everything else, as far as it is known."""
     data, model = summary.get("data", {}), summary.get("model", {})
     best = summary.get("best") or evaluation
-    facts = {
-        "Model": f"{model['name']}, {model['resolution']} px, {model['parameters'] / 1e6:.1f} M parameters" if model else None,
-        "Data": f"{data['root']}: {data['train']} train, {data['valid']} valid, {len(data['classes'])} classes" if data else None,
-        "Trained": f"{rows[-1]['step']} steps, {rows[-1]['epoch'] + 1} epochs" if rows else None,
-        "Time": _duration(summary["duration_s"]) if "duration_s" in summary else None,
-        "Best": f"{best.get('weights')} weights after step {best['step']}" if best.get("step") else None,
-        "Device": f"{summary['device']}, {summary['precision']}" if summary else None,
-        "Started from": summary.get("weights"),
-        "Notes": summary.get("notes"),
-    }
+    facts: dict[str, Any] = {"Started from": summary.get("weights"), "Notes": summary.get("notes")}
+    if summary:
+        millions = model["parameters"] / 1e6
+        facts["Model"] = f"{model['name']}, {model['resolution']} px, {millions:.1f} M parameters"
+        facts["Data"] = f"{data['root']}: {data['train']} train, {data['valid']} valid, {len(data['classes'])} classes"
+        facts["Time"] = f"{_duration(summary['duration_s'])} on {summary['device']}, {summary['precision']}"
+    if rows:
+        facts["Trained"] = f"{rows[-1]['step']} steps, {rows[-1]['epoch'] + 1} epochs"
+    if best.get("step"):
+        facts["Best"] = f"{best.get('weights')} weights after step {best['step']}"
     return {key: value for key, value in facts.items() if value}
 
 
@@ -109,7 +115,10 @@ def _as_jpeg(path: Path) -> str:
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    content = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: is no JSON ({error}); remove it") from error
     return content if isinstance(content, dict) else {}
 
 

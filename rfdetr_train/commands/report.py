@@ -1,0 +1,15 @@
+"""`python -m rfdetr_train report RUN ...`: the page of a run, made again from its files."""
+
+from pathlib import Path
+
+from rfdetr_train.errors import UserError
+from rfdetr_train.loggers.console import write_line
+from rfdetr_train.loggers.report import write_report
+
+
+def report(arguments: list[str]) -> None:
+    """Write report.html into each of the folders, and name it."""
+    if not arguments:
+        raise UserError("report: name a run folder, python -m rfdetr_train report RUN")
+    for argument in arguments:
+        write_line(f"report: {write_report(Path(argument).expanduser().resolve())}")
