@@ -76,8 +76,9 @@ def load_model(saved: dict[str, Any], weights: str, num_classes: int) -> RFDETR:
 def load_split(config: EvaluateConfig, root: Path, label_map: LabelMap) -> Split:
     """The split to score, each picture looked at once."""
     split = read_split(root, config.split, label_map)
+    unchecked = Dataset(root, {split.name: split}, label_map)
     with Counter("checking pictures") as counter:
-        checked = check_images(Dataset(root, {split.name: split}, label_map), config.data.on_error, counter.show)
+        checked = check_images(unchecked, config.data.on_error, counter.show, config.data.max_megapixels)
     return checked.splits[split.name]
 
 

@@ -14,14 +14,16 @@ from rfdetr_train.checkpoint import files
 from rfdetr_train.checkpoint.find_run import find_resume, refuse_used_folder
 from rfdetr_train.checkpoint.fit import classes_agree, load_fitting
 from rfdetr_train.checkpoint.starting_weights import find_starting_weights
+from rfdetr_train.checkpoint.versions import versions
 from rfdetr_train.commands.summary import RunSummary
 from rfdetr_train.config import TrainConfig
 from rfdetr_train.criterion import Criterion
 from rfdetr_train.data.dataset import read_dataset
 from rfdetr_train.data.image_check import check_images
 from rfdetr_train.data.loader import TrainLoader
-from rfdetr_train.data.sample import Dataset
-from rfdetr_train.data.transforms import training_scales
+from rfdetr_train.data.picture_cache import PictureCache, open_cache
+from rfdetr_train.data.sample import Dataset, Split
+from rfdetr_train.data.transforms import source_side_px, training_scales
 from rfdetr_train.engine.auto_batch import find_batch_size
 from rfdetr_train.engine.averaging import build_average
 from rfdetr_train.engine.optimization import build_optimization
@@ -90,7 +92,8 @@ def load_data(config: TrainConfig) -> Dataset:
     """Read the data set and look at every picture once, before anything expensive is built."""
     dataset = read_dataset(config.data)
     with Counter("checking pictures") as counter:
-        dataset = check_images(dataset, config.data.on_error, counter.show)
+        dataset = check_images(dataset, config.data.on_error, counter.show, config.data.max_megapixels)
+    log.info("JPEG pictures are decoded by %s", versions()["jpeg_decoder"])
     names = dataset.label_map.names
     log.info("%s: %d classes (%s)", dataset.root, len(names), ", ".join(names[:20]))
     for name, split in dataset.splits.items():
@@ -139,15 +142,17 @@ def training_sides(config: TrainConfig) -> list[int]:
 def build_loader(config: TrainConfig, dataset: Dataset, pin_memory: bool) -> TrainLoader:
     """The train split in micro-batches."""
     assert isinstance(config.trainer.batch_size, int)
+    split, sides = dataset.splits["train"], training_sides(config)
     return TrainLoader(
-        dataset.splits["train"],
+        split,
         config.augmentation,
-        training_sides(config),
+        sides,
         batch_size=config.trainer.batch_size,
         accumulation_steps=config.trainer.accumulation_steps,
         seed=config.seed,
         num_workers=config.data.num_workers,
         pin_memory=pin_memory,
+        cache=build_cache(config, split, source_side_px(max(sides), config.augmentation)),
     )
 
 
@@ -155,6 +160,14 @@ def build_plots(config: TrainConfig, dataset: Dataset, run_dir: Path) -> RunPlot
     """What draws the run."""
     valid = dataset.splits["valid"]
     return RunPlots(run_dir, valid, enabled=config.logger.plots, num_samples=config.logger.sample_images)
+
+
+def build_cache(config: TrainConfig, split: Split, at_least_px: int) -> PictureCache | None:
+    """The decoded pictures of `split`, where data.cache says that they are kept."""
+    if config.data.cache == "none":
+        return None
+    with Counter("decoding pictures") as counter:
+        return open_cache(split, at_least_px, config.data.cache, Path(config.data.cache_dir), counter.show)
 
 
 def build_trainer(

@@ -83,9 +83,12 @@ class EvaluateDataConfig:
     """Processes that read pictures; 0 reads in the main process."""
     on_error: str = "error"
     """As data.on_error of a training run."""
+    max_megapixels: float = 150.0
+    """As data.max_megapixels of a training run."""
 
     def __post_init__(self) -> None:
         not_negative("data", self, "num_workers")
+        positive("data", self, "max_megapixels")
         one_of("data.on_error", self.on_error, "error", "skip")
 
 

@@ -18,10 +18,20 @@ class DataConfig:
     """Processes that read and transform pictures; 0 reads in the main process. The numbers do not depend on it."""
     on_error: str = "error"
     """What an unreadable picture does before training: error refuses the run; skip leaves it out and says so."""
+    max_megapixels: float = 150.0
+    """A picture with more pixels is unreadable: files of a few kilobytes can ask for gigabytes of memory."""
+    cache: str = "none"
+    """Decode training pictures once, before the first step: ram keeps them in memory that the workers share, disk in a
+    file under data.cache_dir that later runs find; none decodes in every epoch. The numbers do not depend on it."""
+    cache_dir: str = "~/.cache/rfdetr_train/pictures"
+    """Folder of data.cache=disk."""
 
     def __post_init__(self) -> None:
         not_negative("data", self, "num_workers")
         one_of("data.on_error", self.on_error, "error", "skip")
+        positive("data", self, "max_megapixels")
+        one_of("data.cache", self.cache, "none", "ram", "disk")
+        require(bool(self.cache_dir), "data.cache_dir", repr(self.cache_dir), "give a folder")
 
 
 @dataclass

@@ -4,10 +4,11 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from rfdetr_train.data.image_file import check_image
+from rfdetr_train.data.image_file import MAX_MEGAPIXELS, check_image
 from rfdetr_train.data.listing import listed
 from rfdetr_train.data.sample import Dataset, Split
 from rfdetr_train.errors import UserError
@@ -25,8 +26,10 @@ class _Finding(NamedTuple):
     message: str
 
 
-def check_images(dataset: Dataset, on_error: str, progress: Progress | None = None) -> Dataset:
-    """Check every picture of a data set: present, a picture, complete, of the annotated size.
+def check_images(
+    dataset: Dataset, on_error: str, progress: Progress | None = None, max_megapixels: float = MAX_MEGAPIXELS
+) -> Dataset:
+    """Check every picture of a data set: present, a picture, complete, not too large, of the annotated size.
 
     Unreadable ones are refused all at once (on_error="error") or left out with a warning ("skip"). Another size than
     annotated is a warning: the boxes are scaled to the picture, which is right unless it was turned or cropped.
@@ -35,7 +38,8 @@ def check_images(dataset: Dataset, on_error: str, progress: Progress | None = No
     """
     done, total = 0, sum(len(split) for split in dataset.splits.values())
     splits = {}
-    for name, split in dataset.splits.items():
+    for name, unchecked in dataset.splits.items():
+        split = replace(unchecked, max_megapixels=max_megapixels)
         broken, resized = _examine(split, partial(_report, progress, done, total))
         _warn_of_sizes(split, resized)
         splits[name] = _without_broken(split, broken, on_error)
@@ -52,7 +56,8 @@ def _examine(split: Split, report: Callable[[int], None]) -> tuple[list[_Finding
     """The unreadable pictures and those of another size than annotated."""
     broken, resized = [], []
     with ThreadPoolExecutor(_THREADS) as pool:
-        for index, result in enumerate(pool.map(_size_or_error, map(split.path, range(len(split))))):
+        size_or_error = partial(_size_or_error, max_megapixels=split.max_megapixels)
+        for index, result in enumerate(pool.map(size_or_error, map(split.path, range(len(split))))):
             height, width = (int(side) for side in split.sizes_px[index])
             if isinstance(result, UserError):
                 broken.append(_Finding(index, str(result)))
@@ -63,9 +68,9 @@ def _examine(split: Split, report: Callable[[int], None]) -> tuple[list[_Finding
     return broken, resized
 
 
-def _size_or_error(path: os.PathLike) -> tuple[int, int] | UserError:
+def _size_or_error(path: os.PathLike, max_megapixels: float) -> tuple[int, int] | UserError:
     try:
-        return check_image(path)
+        return check_image(path, max_megapixels)
     except UserError as error:
         return error
 

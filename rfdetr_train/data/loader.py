@@ -5,8 +5,9 @@ A worker gets a `_Request` (which pictures, what side, which epoch) and needs no
 
 import logging
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import count, islice
 from typing import Any, NamedTuple
 
@@ -16,11 +17,11 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from rfdetr_train.config import AugmentationConfig
-from rfdetr_train.data.image_file import read_image
+from rfdetr_train.data.picture_cache import PictureCache
 from rfdetr_train.data.plan import count_steps, plan_epoch, sample_rng, scale_of_step
 from rfdetr_train.data.sample import Batch, ImageRecord, Split
-from rfdetr_train.data.transforms import View, evaluation_view, training_view
-from rfdetr_train.data.workers import follow_the_reader, worker_context
+from rfdetr_train.data.transforms import View, evaluation_view, source_side_px, training_view
+from rfdetr_train.data.workers import death_explained, prepare_worker, shareable, worker_context
 from rfdetr_train.errors import UserError
 
 _PRELOADED = ("torch", "torchvision.transforms.v2", __name__)  # what a worker needs
@@ -54,8 +55,16 @@ class _Packed(NamedTuple):
 class _Reader(TorchDataset):
     """Answers requests, in a worker or in the main process."""
 
-    def __init__(self, split: Split, augmentation: AugmentationConfig | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        split: Split,
+        augmentation: AugmentationConfig | None = None,
+        seed: int = 0,
+        read: Callable[[int], torch.Tensor] | None = None,
+    ) -> None:
+        """`read` gives the picture of an index; without it each is decoded whole from its file."""
         self._split, self._augmentation, self._seed = split, augmentation, seed
+        self._read = read or split.read_image
 
     def __getitem__(self, request: _Request) -> _Packed | str:
         """The micro-batch, or the message of a UserError: one raised in a worker would arrive inside a traceback."""
@@ -68,7 +77,7 @@ class _Reader(TorchDataset):
         records = [self._split.record(index) for index in request.indices]
         views = [self._view(*pair, request) for pair in zip(request.indices, records, strict=True)]
         return _Packed(
-            images=torch.stack([view.image for view in views]),
+            images=shareable(torch.stack([view.image for view in views])),
             boxes_cxcywh=torch.cat([view.boxes_cxcywh for view in views]).numpy(),
             labels=torch.cat([view.labels for view in views]).numpy(),
             counts=[len(view.labels) for view in views],
@@ -77,7 +86,7 @@ class _Reader(TorchDataset):
         )
 
     def _view(self, index: int, record: ImageRecord, request: _Request) -> View:
-        source = (read_image(record.path), record.boxes_xyxy, record.labels, record.size_px)
+        source = (self._read(index), record.boxes_xyxy, record.labels, record.size_px)
         if self._augmentation is None or request.epoch is None:
             return evaluation_view(*source, request.side_px)
         rng = sample_rng(self._seed, request.epoch, index)
@@ -96,20 +105,21 @@ class _Pipeline:
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
             multiprocessing_context=worker_context(_PRELOADED) if num_workers else None,
-            worker_init_fn=follow_the_reader,
+            worker_init_fn=prepare_worker,
             collate_fn=_unchanged,
             pin_memory=pin_memory,
             generator=torch.Generator(),  # else each iteration draws from the global one
         )
 
     def batches(self, requests: Sequence[_Request]) -> Generator[Batch, None, None]:
-        """The answers in order. Raises: UserError that names a picture which cannot be read."""
+        """The answers in order. Raises: UserError that names a picture which cannot be read, and if a worker dies."""
         assert self._loader is not None, "the loader is closed"
         self._requests[:] = requests
-        for packed in self._loader:
-            if isinstance(packed, str):
-                raise UserError(packed)
-            yield _unpack(packed)
+        with death_explained():
+            for packed in self._loader:
+                if isinstance(packed, str):
+                    raise UserError(packed)
+                yield _unpack(packed)
 
     def close(self) -> None:
         """End the workers."""
@@ -130,12 +140,18 @@ class TrainLoader:
         seed: int,
         num_workers: int,
         pin_memory: bool = False,
+        cache: PictureCache | None = None,
     ) -> None:
-        """`scales`: the sides in pixels that a step's is drawn from; one side for a fixed resolution."""
+        """`scales`: the sides in pixels that a step's is drawn from; one side for a fixed resolution.
+
+        `cache`: of this split, for views of these scales.
+        """
         self._plan_arguments = (len(split), batch_size, accumulation_steps, seed)
         self._scales, self._seed = list(scales), seed
         workers = _useful_workers(num_workers, -(-len(split) // batch_size))
-        self._pipeline = _Pipeline(_Reader(split, augmentation, seed), workers, pin_memory)
+        from_files = partial(split.read_image, at_least_px=source_side_px(max(scales), augmentation))
+        reader = _Reader(split, augmentation, seed, cache.read_image if cache else from_files)
+        self._pipeline = _Pipeline(reader, workers, pin_memory)
         self.steps_per_epoch = count_steps(len(split), batch_size, accumulation_steps)
 
     def epoch(self, epoch: int, start_step: int = 0) -> Generator[list[Batch], None, None]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from rfdetr_train.data.image_file import MAX_MEGAPIXELS, read_image
 from rfdetr_train.labels import LabelMap
 
 
@@ -86,6 +87,8 @@ class Split:
     """int64 (N + 1,)."""
     dropped: dict[str, int] = field(default_factory=dict)
     """What was left out, by reason."""
+    max_megapixels: float = MAX_MEGAPIXELS
+    """Larger pictures are not decoded."""
 
     def __len__(self) -> int:
         return len(self.image_ids)
@@ -93,6 +96,10 @@ class Split:
     def path(self, index: int) -> Path:
         """Where picture `index` lies."""
         return self.folder / self.file_names[index]
+
+    def read_image(self, index: int, at_least_px: int | None = None) -> torch.Tensor:
+        """Decode picture `index`, see `image_file.read_image`; its sides may differ from the annotated ones."""
+        return read_image(self.path(index), self.max_megapixels, at_least_px)
 
     def record(self, index: int) -> ImageRecord:
         """Picture `index` (0..N-1) with its training targets."""

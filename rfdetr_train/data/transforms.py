@@ -99,6 +99,11 @@ def training_scales(resolution_px: int, patch_px: int, num_windows: int, num_que
     return [side for side in sides if (side // patch_px) ** 2 >= num_queries]
 
 
+def source_side_px(largest_side_px: int, augmentation: AugmentationConfig) -> int:
+    """The longest side in pixels to which views of at most `largest_side_px` resize the shorter side of a picture."""
+    return max(largest_side_px, max(_SHORT_SIDES_PX) if augmentation.resize_crop else 0)
+
+
 def _canvas(image: torch.Tensor, boxes_xyxy: np.ndarray, labels: np.ndarray, size_px: tuple[int, int]) -> _Canvas:
     height, width = image.shape[-2:]
     scale = np.array([width / size_px[1], height / size_px[0]] * 2, dtype=np.float32)

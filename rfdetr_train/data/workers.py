@@ -1,17 +1,25 @@
-"""The loader's worker processes: how they start, and when they end.
+"""The loader's worker processes: how they start, when they end, and what is said when one dies.
 
 A worker lives as long as the process that reads from it. Ctrl-C, Slurm and timeout(1) signal a whole process group, but
 the reader finishes its step first and needs its workers for that. So they and the server that forks them take no notice
 of such signals, and are ended by the reader: in peace, by SIGKILL, or by its own end.
 """
 
+import ctypes
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.context import BaseContext
+
+import torch
+from torch.utils.data import get_worker_info
+
+from rfdetr_train.errors import UserError
 
 if sys.platform != "win32":
     from multiprocessing import forkserver, resource_tracker
@@ -24,6 +32,11 @@ if sys.platform != "win32":
 
     class _WorkerContext(ForkServerContext):
         Process = _Worker
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_LARGEST_KEPT_BYTES = 32 << 20  # a picture of 11 megapixels
+_KEPT_BYTES = 256 << 20
 
 
 def worker_context(modules: Sequence[str]) -> BaseContext:
@@ -44,8 +57,9 @@ def worker_context(modules: Sequence[str]) -> BaseContext:
     return context
 
 
-def follow_the_reader(_worker: int) -> None:
+def prepare_worker(_worker: int) -> None:
     """To be called in a worker when it starts."""
+    keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Windows has nothing to block it with
     # torch's own watch is on the fork server, which lives on with its workers when the reader is killed.
     threading.Thread(target=_exit_with_reader, daemon=True).start()
@@ -56,3 +70,41 @@ def _exit_with_reader() -> None:
     assert reader is not None
     reader.join()
     os._exit(1)
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep 256 MB of what it frees; glibc would ask the system anew for each picture's pages."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def shareable(images: torch.Tensor) -> torch.Tensor:
+    """The tensor in shared memory, if this is a worker. Raises: UserError if there is not enough.
+
+    Torch would share it later and in a thread, where a failure is only printed, and the reader waits for ever.
+    """
+    if get_worker_info() is None:
+        return images
+    try:
+        return images.share_memory_()
+    except RuntimeError as error:
+        free = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
+        raise UserError(
+            f"a batch of {images.nbytes / 1e6:.1f} MB does not fit into shared memory (/dev/shm, {free / 1e6:.1f} MB "
+            f"free): enlarge it (docker run --shm-size=2g), or lower data.num_workers or the batch size; {error}"
+        ) from error
+
+
+@contextmanager
+def death_explained() -> Iterator[None]:
+    """Turn torch's news of a worker's death into a UserError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise UserError(
+            "a process that reads pictures was killed, most likely because memory ran out (dmesg tells): lower "
+            f"data.num_workers, data.max_megapixels or the batch size, or use data.cache=none; {error}"
+        ) from error

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from rfdetr_train.boxes import cxcywh_to_xyxy
-from rfdetr_train.data.image_file import read_image
 from rfdetr_train.data.sample import Batch, Split
 from rfdetr_train.engine.validator import Validation
 from rfdetr_train.loggers import diagnosis_plots
@@ -96,7 +95,7 @@ class RunPlots:
 
     def _picture(self, index: int, validation: Validation) -> Picture:
         record = self.split.record(index)
-        image = read_image(record.path)
+        image = self.split.read_image(index)
         height, width = record.size_px
         scale = [image.shape[2] / width, image.shape[1] / height] * 2  # where the file has another size than annotated
         detected = validation.detections[record.image_id]

@@ -1,6 +1,7 @@
 """The check before training."""
 
 import logging
+import os
 
 import pytest
 from PIL import Image
@@ -10,6 +11,7 @@ from rfdetr_train.data.image_check import check_images
 from rfdetr_train.errors import UserError
 
 FIVE = ("half.jpg", "empty.jpg", "html.jpg", "missing.jpg", "folder.jpg")
+THREE = ("pipe.png", "half.webp", "link.tif")
 
 
 @pytest.fixture
@@ -51,6 +53,33 @@ def test_skip_leaves_them_out_and_says_so(broken_set, caplog):
     assert [a["id"] for a in truth["annotations"]] == [1, 2]
     assert "5 of 7 pictures cannot be read and are left out" in caplog.text
     assert "html.jpg" in caplog.text
+
+
+def test_three_more(tmp_path, coco_table, write_split, write_simple):
+    """A pipe, which would be waited for; half a file of a format without an end mark; a link to nowhere."""
+    write_simple(tmp_path)
+    pictures = {name: [(1, [10, 10, 9, 9])] for name in ("good.png", *THREE)}
+    write_split(tmp_path, "train", coco_table(pictures, [{"id": 1, "name": "cell"}]))
+    pipe, half, link = (tmp_path / "train" / name for name in THREE)
+    half.write_bytes(half.read_bytes()[:-20])
+    for path in (pipe, link):
+        path.unlink()
+    os.mkfifo(pipe)
+    link.symlink_to("elsewhere.tif")
+    with pytest.raises(UserError, match="train: 3 of 4 pictures cannot be read") as caught:
+        check_images(read_coco(tmp_path), "error")
+    lines = str(caught.value).splitlines()[1:]
+    assert [line.split(": ")[0].strip() for line in lines] == [str(pipe), str(half), str(link)]
+    assert [len(split) for split in check_images(read_coco(tmp_path), "skip").splits.values()] == [1, 1]
+
+
+def test_the_limit_of_megapixels_is_the_configs(tmp_path, write_simple):
+    write_simple(tmp_path)
+    dataset = read_coco(tmp_path)
+    with pytest.raises(UserError, match=r"a\.png: 100x100 pixels are more than data\.max_megapixels=0\.009;"):
+        check_images(dataset, "error", max_megapixels=0.009)
+    checked = check_images(dataset, "error", max_megapixels=0.01)
+    assert [split.max_megapixels for split in checked.splits.values()] == [0.01, 0.01]
 
 
 def test_nothing_left_is_refused(tmp_path, write_simple):

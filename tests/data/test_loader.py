@@ -1,7 +1,9 @@
 """Batches to the bit: any number of workers, any start, any batch size."""
 
 import multiprocessing
+import os
 import random
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -10,8 +12,10 @@ import torch
 
 from rfdetr_train.config import AugmentationConfig, ShapesDataConfig
 from rfdetr_train.data.dataset import read_dataset
+from rfdetr_train.data.image_check import check_images
 from rfdetr_train.data.image_file import read_image
 from rfdetr_train.data.loader import TrainLoader, evaluation_batches
+from rfdetr_train.data.picture_cache import open_cache
 from rfdetr_train.data.plan import scale_of_step
 from rfdetr_train.data.transforms import evaluation_view
 from rfdetr_train.errors import UserError
@@ -28,7 +32,7 @@ def dataset(tmp_path_factory):
     return read_dataset(ShapesDataConfig(root=root, train_images=11, valid_images=5, image_size_px=64))
 
 
-def make_loader(dataset, num_workers=0, batch_size=2, accumulation_steps=2, seed=0, scales=SCALES):
+def make_loader(dataset, num_workers=0, batch_size=2, accumulation_steps=2, seed=0, scales=SCALES, cache=None):
     return TrainLoader(
         dataset.splits["train"],
         REFERENCE,
@@ -37,6 +41,7 @@ def make_loader(dataset, num_workers=0, batch_size=2, accumulation_steps=2, seed
         accumulation_steps=accumulation_steps,
         seed=seed,
         num_workers=num_workers,
+        cache=cache,
     )
 
 
@@ -165,15 +170,62 @@ def test_evaluation_stopped_half_way_ends_its_workers(dataset):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_picture_that_breaks_during_training(tmp_path, num_workers):
+@pytest.mark.parametrize("what", ["is cut", "goes", "becomes a pipe"])
+def test_a_picture_that_breaks_during_training(tmp_path, num_workers, what):
     dataset = read_dataset(ShapesDataConfig(root=str(tmp_path), train_images=4, valid_images=1, image_size_px=64))
     broken = dataset.splits["train"].path(2)
-    broken.write_bytes(broken.read_bytes()[:300])
+    begin = broken.read_bytes()[:300]
+    broken.unlink()
+    if what == "is cut":
+        broken.write_bytes(begin)
+    elif what == "becomes a pipe":
+        os.mkfifo(broken)
     with pytest.raises(UserError) as caught:
         steps_of(make_loader(dataset, num_workers))
     assert str(broken) in str(caught.value)
     assert "Traceback" not in str(caught.value)
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_the_limit_of_megapixels_holds_in_workers(dataset, num_workers):
+    dataset = check_images(dataset, "error", max_megapixels=0.0041)  # 64x64 pixels are 0.0041 megapixels less 4 pixels
+    split = replace(dataset.splits["train"], max_megapixels=0.004)
+    with pytest.raises(UserError, match=r"64x64 pixels are more than data\.max_megapixels=0\.004;"):
+        steps_of(make_loader(dataset._replace(splits={"train": split}), num_workers))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("kind", ["ram", "disk"])
+def test_a_cache_makes_no_difference(dataset, tmp_path, num_workers, kind):
+    def epochs(cache):
+        with make_loader(dataset, num_workers, cache=cache) as loader:
+            return [list(loader.epoch(epoch)) for epoch in (0, 1)]
+
+    cache = open_cache(dataset.splits["train"], 600, kind, tmp_path, lambda done, total: None)
+    assert same(epochs(cache), epochs(None))
+
+
+def test_training_pictures_are_reduced_and_evaluated_ones_are_not(tmp_path):
+    """Sides of 640 px hold twice the 320 px of a plain view twice; a crop is cut out of 600 px."""
+    config = ShapesDataConfig(root=str(tmp_path), train_images=1, valid_images=1, image_size_px=1280)
+    dataset = read_dataset(config)
+    split = dataset.splits["train"]
+    record = split.record(0)
+
+    def view(at_least_px):
+        return evaluation_view(
+            split.read_image(0, at_least_px), record.boxes_xyxy, record.labels, record.size_px, 320
+        ).image
+
+    sizes = {"batch_size": 1, "accumulation_steps": 1, "seed": 0, "num_workers": 0}
+    none = TrainLoader(split, AugmentationConfig(name="none"), [256, 320], **sizes)
+    flat = next(batch for epoch in range(9) for (batch,) in none.epoch(epoch) if batch.images.shape[-1] == 320)
+    assert torch.equal(flat.images[0], view(320))
+    assert not torch.equal(view(320), view(None))
+    (whole,) = evaluation_batches(split, 320, batch_size=1, num_workers=0)
+    assert torch.equal(whole.images[0], view(None))
+    assert torch.equal(whole.targets[0]["boxes_cxcywh"], flat.targets[0]["boxes_cxcywh"])
 
 
 def test_an_empty_split(dataset):

@@ -1,0 +1,193 @@
+"""The decoded pictures of a split in one file that every worker maps: in memory (data.cache=ram) or on disk.
+
+The file holds a table, int64 (N, 3) of offset, height and width, and behind it the bytes of the N pictures. It is
+written once, before the first step, and only read afterwards.
+"""
+
+import hashlib
+import logging
+import mmap
+import os
+import shutil
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from multiprocessing import reduction as descriptors
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import PIL
+import torch
+
+from rfdetr_train.atomic_file import replacing
+from rfdetr_train.data.image_file import reduction
+from rfdetr_train.data.sample import Split
+from rfdetr_train.errors import UserError
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+"""Called with (pictures decoded so far, pictures in all)."""
+
+_LAYOUT = 1  # to be raised when the file's layout changes, or what `read_image` makes of a picture
+_MOST = 0.8  # of what is free may be taken
+_CONTROL_GROUP = Path("/sys/fs/cgroup")  # where a container finds its own limits
+
+
+class PictureCache:
+    """Gives the tensors that `Split.read_image` gives. A picture whose file has changed is decoded from it again."""
+
+    def __init__(self, split: Split, at_least_px: int, stamps: np.ndarray, descriptor: int) -> None:
+        """`descriptor`: of the file, closed with this object."""
+        self._split, self._at_least_px, self._stamps, self._descriptor = split, at_least_px, stamps, descriptor
+        weakref.finalize(self, os.close, descriptor)
+
+    def read_image(self, index: int) -> torch.Tensor:
+        """Picture `index`: uint8 (3, height, width), channels last in memory, to be left as it is.
+
+        Raises: UserError if its file has gone or broken.
+        """
+        if tuple(self._stamps[index]) != _stamp(self._split.path(index)):
+            return self._split.read_image(index, self._at_least_px)
+        offset, height, width = (int(value) for value in self._table[index])
+        pixels = self._bytes[offset : offset + height * width * 3].reshape(height, width, 3)
+        return torch.from_numpy(pixels).permute(2, 0, 1)
+
+    @cached_property
+    def _bytes(self) -> np.ndarray:
+        """The file, mapped by each process for itself; private, since torch takes no arrays that are read-only."""
+        return np.frombuffer(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_COPY), np.uint8)
+
+    @cached_property
+    def _table(self) -> np.ndarray:
+        return self._bytes[: len(self._split) * 24].view(np.int64).reshape(-1, 3)
+
+    def __reduce__(self) -> tuple:
+        """For a worker that is being started, which gets a descriptor of its own."""
+        return _unpickled, (self._split, self._at_least_px, self._stamps, descriptors.DupFd(self._descriptor))
+
+
+def _unpickled(split: Split, at_least_px: int, stamps: np.ndarray, descriptor: Any) -> PictureCache:
+    return PictureCache(split, at_least_px, stamps, descriptor.detach())
+
+
+def open_cache(split: Split, at_least_px: int, kind: str, folder: Path, progress: Progress) -> PictureCache:
+    """Decode all pictures of `split` into memory (kind="ram") or a file in `folder` ("disk").
+
+    On disk the file of an earlier run is taken if no picture has changed since.
+
+    Raises: UserError where they do not fit, and for a picture that cannot be read.
+    """
+    if sys.platform == "win32" or (kind == "ram" and not hasattr(os, "memfd_create")):
+        raise UserError(f"data.cache={kind}: not available on {sys.platform}; use data.cache=none")
+    stamps = np.array([_stamp(split.path(index)) for index in range(len(split))], dtype=np.int64).reshape(-1, 2)
+    if kind == "ram":
+        descriptor = os.memfd_create("pictures")  # this file goes with the last process that has it
+    else:
+        path = folder.expanduser() / _file_name(split, at_least_px, stamps)
+        if not path.is_file():
+            _write(path, split, at_least_px, progress)
+        descriptor = os.open(path, os.O_RDONLY)
+    cache = PictureCache(split, at_least_px, stamps, descriptor)
+    if kind == "ram":
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
+            _fill(file, split, at_least_px, _Room(kind, "memory", int(_MOST * _free_memory())), progress)
+    gigabytes = os.fstat(descriptor).st_size / 1e9
+    log.info("data.cache=%s: %d pictures of %s, %.2f GB", kind, len(split), split.name, gigabytes)
+    return cache
+
+
+def _write(path: Path, split: Split, at_least_px: int, progress: Progress) -> None:
+    """The file on disk, in the place of one of the same purpose."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for older in path.parent.glob(f"{path.stem.rpartition('-')[0]}-*.pictures"):
+        log.info("%s is of other pictures than there are now, and is removed", older)
+        older.unlink()  # a run that maps it keeps it until it ends
+    free = shutil.disk_usage(path.parent).free
+    with replacing(path) as file:
+        _fill(file, split, at_least_px, _Room("disk", str(path.parent), int(_MOST * free)), progress)
+
+
+class _Room(NamedTuple):
+    """How much may be taken, and where."""
+
+    kind: str
+    where: str
+    num_bytes: int
+
+    def check(self, needed: int, split: Split) -> None:
+        """Refuse more than there is."""
+        if needed > self.num_bytes:
+            raise UserError(
+                f"data.cache={self.kind}: the {len(split)} decoded pictures of {split.name} take {needed / 1e9:.1f} GB "
+                f"or more, and {self.num_bytes / 1e9:.1f} GB of {self.where} may be taken; use data.cache=none"
+            )
+
+
+def _fill(file: BinaryIO, split: Split, at_least_px: int, room: _Room, progress: Progress) -> None:
+    """Decode all pictures into `file`, in any order, then write the table in front of them."""
+    room.check(sum(_expected_bytes(split, index, at_least_px) for index in range(len(split))), split)
+    table = np.zeros((len(split), 3), np.int64)
+    file.write(table.data)
+    lock = threading.Lock()
+
+    def store(index: int) -> None:
+        pixels = split.read_image(index, at_least_px).permute(1, 2, 0).numpy()
+        with lock:
+            table[index] = file.tell(), *pixels.shape[:2]
+            room.check(file.tell() + pixels.nbytes, split)
+            file.write(pixels.data)
+
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        for done, _ in enumerate(pool.map(store, range(len(split))), start=1):
+            progress(done, len(split))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    file.seek(0)
+    file.write(table.data)
+    file.flush()
+
+
+def _expected_bytes(split: Split, index: int, at_least_px: int) -> int:
+    """What picture `index` will take if it is as annotated, and what its name says."""
+    height, width = (int(side) for side in split.sizes_px[index])
+    is_jpeg = split.file_names[index].lower().endswith((".jpg", ".jpeg"))
+    factor = reduction((height, width), at_least_px) if is_jpeg else 1
+    return 3 * (height // factor) * (width // factor)
+
+
+def _free_memory() -> int:
+    """Bytes that may still be taken: of the machine's memory, and of what a container is allowed."""
+    machine = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(machine["MemAvailable"].split()[0]) * 1024
+    limit = _CONTROL_GROUP / "memory.max"
+    if limit.is_file() and limit.read_text().strip() != "max":
+        used = dict(line.split() for line in (_CONTROL_GROUP / "memory.stat").read_text().splitlines())
+        free = min(free, int(limit.read_text()) - int(used["anon"]) - int(used["shmem"]))
+    return free
+
+
+def _file_name(split: Split, at_least_px: int, stamps: np.ndarray) -> str:
+    """A name from what the file is for, and one from what it was made of."""
+    purpose = f"{split.folder.resolve()} {at_least_px}"
+    names = [split.file_names[index] for index in range(len(split))]
+    sources = f"{_LAYOUT} {PIL.__version__} {names} {stamps.tolist()}"
+    return f"{split.name}-{_digest(purpose)}-{_digest(sources)}.pictures"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """What changes with a file; of a file that is gone it is (-1, -1)."""
+    try:
+        status = path.stat()
+    except OSError:
+        return (-1, -1)
+    return status.st_size, status.st_mtime_ns

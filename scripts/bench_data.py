@@ -1,0 +1,186 @@
+"""Images a second of the train pipeline on one core: python scripts/bench_data.py --reference-python PATH --data ROOT.
+
+Files to normalised float32 batches of 4 by the reference recipe at one resolution (flip, and for half of the pictures
+resize, crop, resize), ours beside the reference package's. Each runs in a process of one thread with the memory
+settings of its own loader's workers. The processes take turns, a pass over the pictures each; processor time counts.
+Generated photographs are measured besides --data. Without --reference-python ours runs alone.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+BATCH = 4
+GENERATED = {"640x480": (640, 480, 40), "1920x1080": (1920, 1080, 16), "4000x3000": (4000, 3000, 6)}
+"""By name: width, height, how many pictures."""
+
+
+def main() -> None:
+    """Measure, or be one of the measured processes."""
+    parser = argparse.ArgumentParser(description="Images a second of the train pipeline on one core.")
+    parser.add_argument("--reference-python", help="a Python that has the reference package, rfdetr")
+    parser.add_argument("--data", type=Path, help="a COCO data set in Roboflow's layout")
+    parser.add_argument("--side", type=int, default=384, help="of the square views, px")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--output", type=Path, default=Path("bench_data.json"))
+    parser.add_argument("--serve", nargs=2, metavar=("ARM", "ROOT"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        arm, root = arguments.serve
+        serve({"ours": ours, "reference": reference}[arm](Path(root), arguments.side))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        roots = {arguments.data.name: arguments.data} if arguments.data else {}
+        roots |= {name: generate(Path(folder) / name, *sizes) for name, sizes in GENERATED.items()}
+        rows = [compare(name, root, arguments) for name, root in roots.items()]
+    report(rows, arguments)
+
+
+def ours(root: Path, side_px: int) -> Callable[[int], int]:
+    """One epoch of this package's train loader, as its workers run it."""
+    import torch
+
+    from rfdetr_train.config import AugmentationConfig
+    from rfdetr_train.data.coco import read_coco
+    from rfdetr_train.data.loader import TrainLoader
+    from rfdetr_train.data.transforms import normalise
+    from rfdetr_train.data.workers import keep_freed_memory
+
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    recipe = AugmentationConfig(name="reference", horizontal_flip=0.5, resize_crop=0.5)
+    split = read_coco(root).splits["train"]
+    loader = TrainLoader(split, recipe, [side_px], batch_size=BATCH, accumulation_steps=1, seed=0, num_workers=0)
+    return lambda epoch: sum(len(normalise(batch.images)) for step in loader.epoch(epoch) for batch in step)
+
+
+def reference(root: Path, side_px: int) -> Callable[[int], int]:
+    """One pass over the reference package's train data set, collated as its loader does."""
+    import torch
+    from rfdetr.datasets.coco import build_roboflow_from_coco
+    from rfdetr.utilities.tensors import make_collate_fn
+
+    torch.set_num_threads(1)
+    options = {"square_resize_div_64": True, "segmentation_head": False, "multi_scale": False, "expanded_scales": True}
+    dataset = build_roboflow_from_coco(
+        "train", SimpleNamespace(dataset_dir=str(root), patch_size=16, num_windows=2, **options), side_px
+    )
+    collate = make_collate_fn(block_size=32)
+
+    def run(_epoch: int) -> int:
+        for start in range(0, len(dataset), BATCH):
+            collate([dataset[index] for index in range(start, min(start + BATCH, len(dataset)))])
+        return len(dataset)
+
+    return run
+
+
+def serve(run: Callable[[int], int]) -> None:
+    """For each line read, a pass; its images a second of processor time and of the clock on the last line written."""
+    for epoch, _ in enumerate(sys.stdin):
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        images = run(epoch)
+        rates = images / (time.process_time() - cpu_s), images / (time.perf_counter() - wall_s)
+        print(f"RATES {json.dumps(rates)}", flush=True)
+
+
+def compare(name: str, root: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The arms in turn on one data set, the first pass of each not counted."""
+    pythons = {"ours": sys.executable, "reference": arguments.reference_python}
+    arms = {arm: start(python, arm, root, arguments.side) for arm, python in pythons.items() if python}
+    rates = [{arm: one_pass(process) for arm, process in arms.items()} for _ in range(arguments.rounds + 1)][1:]
+    for process in arms.values():
+        process.communicate()
+    row: dict[str, Any] = {"pictures": name}
+    for arm in arms:
+        row[arm] = quartiles(one[arm][0] for one in rates)
+        row[f"{arm}, by the clock"] = quartiles(one[arm][1] for one in rates)
+    if len(arms) == 2:
+        row["ratio"] = quartiles(one["ours"][0] / one["reference"][0] for one in rates)
+    return row
+
+
+def start(python: str, arm: str, root: Path, side_px: int) -> subprocess.Popen:
+    command = [python, "-W", "ignore", __file__, "--side", str(side_px), "--serve", arm, str(root)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def one_pass(process: subprocess.Popen) -> tuple[float, float]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    for line in process.stdout:
+        if line.startswith("RATES "):
+            return tuple(json.loads(line.removeprefix("RATES ")))
+    raise SystemExit("a measured process ended before its time; its message is above")
+
+
+def quartiles(values: Iterable[float]) -> list[float]:
+    """First quartile, median, third quartile."""
+    return [float(f"{value:.4g}") for value in statistics.quantiles(values, n=4, method="inclusive")]
+
+
+def generate(root: Path, width: int, height: int, count: int) -> Path:
+    """Photographs of a kind: noise with natural pictures' spectrum 1/f, rectangles as objects, JPEG of quality 90."""
+    import numpy as np
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])
+    spectrum = 1 / np.maximum(frequency, 1 / max(height, width))
+    images, annotations = [], []
+    for split in ("train", "valid"):
+        (root / split).mkdir(parents=True)
+        for number in range(1, count + 1 if split == "train" else 2):
+            phases = np.exp(2j * np.pi * rng.random(spectrum.shape))
+            grey = np.fft.irfft2(spectrum * phases, s=(height, width))
+            pixels = np.repeat((128 + 50 * grey / grey.std()).clip(0, 255)[..., None], 3, axis=2).astype(np.uint8)
+            images.append({"id": number, "file_name": f"{number}.jpg", "width": width, "height": height})
+            for _ in range(8):
+                w, h = (int(side) for side in rng.integers(20, height // 3, 2))
+                x, y = int(rng.integers(0, width - w)), int(rng.integers(0, height - h))
+                pixels[y : y + h, x : x + w] = rng.integers(0, 255, 3)
+                box = {"id": len(annotations) + 1, "image_id": number, "category_id": 1, "bbox": [x, y, w, h]}
+                annotations.append({**box, "area": w * h, "iscrowd": 0})
+            Image.fromarray(pixels).save(root / split / f"{number}.jpg", quality=90)
+        table = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "rectangle"}]}
+        (root / split / "_annotations.coco.json").write_text(json.dumps(table))
+        images, annotations = [], []
+    return root
+
+
+def report(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
+    """A table of medians with quartiles, and everything as JSON."""
+    from rfdetr_train.checkpoint.versions import versions
+    from rfdetr_train.loggers.tables import print_table
+
+    columns = [key for key in rows[0] if "clock" not in key]
+    cells = [[row[key] if key == "pictures" else "{1:.4g} ({0:.4g}-{2:.4g})".format(*row[key]) for key in columns]
+             for row in rows]  # fmt: skip
+    print_table(f"images a second on one core at {arguments.side} px: median (quartiles)", columns, cells)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
+    machine = {"processor": processor(), "system": platform.platform()}
+    written = {"machine": machine, "versions": versions(), "commit": commit.stdout.strip(), "rows": rows}
+    arguments.output.write_text(
+        json.dumps({"side_px": arguments.side, "rounds": arguments.rounds, **written}, indent=2)
+    )
+
+
+def processor() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+if __name__ == "__main__":
+    main()
