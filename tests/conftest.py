@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from seeded_weights import seeded
 
 from rfdetr_train.checkpoint.reference_weights import from_reference
 from rfdetr_train.config import ModelConfig
@@ -53,7 +54,24 @@ def toy_model(toy_config: ModelConfig, reference_toy: dict) -> RFDETR:
     return model
 
 
+@pytest.fixture(scope="session")
+def reference_pyramid() -> dict:
+    """What the reference computes for a toy with the levels P3 and P5; treat it as constant."""
+    return torch.load(FIXTURES / "reference_pyramid.pt", weights_only=True)
+
+
 @pytest.fixture
+def pyramid_model(toy_config: ModelConfig, reference_pyramid: dict) -> RFDETR:
+    """The toy with P3 and P5 and the same weights, which come from seeds."""
+    config = dataclasses.replace(toy_config, resolution=96, levels=["P3", "P5"])
+    model = build_model(config, num_classes=5)
+    shapes = reference_pyramid["shapes"].items()
+    weights = {name: seeded(f"weight of {name}", shape, like_weight=True) for name, shape in shapes}
+    model.load_state_dict(from_reference(weights))
+    return model
+
+
+@pytest.fixture(scope="session")
 def small_config() -> Callable[..., ModelConfig]:
     """`small_config(key=value, ...)`: a detector of a few thousand weights that runs in milliseconds."""
 

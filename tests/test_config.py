@@ -65,11 +65,37 @@ def test_variants_are_the_published_ones(name: str, resolution: int, layers: int
 
 
 @pytest.mark.parametrize(
+    ("overrides", "stride", "tokens"),
+    [
+        ([], 32, 24 * 24),
+        (["model.levels=[P3,P4,P5]"], 32, 48 * 48 + 24 * 24 + 12 * 12),
+        (["model.backbone=resnet18"], 32, 24 * 24),
+        (["model.num_windows=1", "model.resolution=400", "model.levels=[P4,P5]"], 16, 25 * 25 + 13 * 13),
+        (["model.num_windows=1", "model.patch_size=14", "model.resolution=392"], 14, 28 * 28),
+    ],
+)
+def test_strides_and_tokens_by_hand(overrides: list[str], stride: int, tokens: int) -> None:
+    model = compose("model=nano", *overrides).model
+    assert model.stride == stride
+    assert model.num_tokens(model.resolution, model.resolution) == tokens
+
+
+@pytest.mark.parametrize(
     ("overrides", "words"),
     [
         (["model.resolution=400"], ["model.resolution=400", "32", "384 or 416"]),
         (["model.resolution=256"], ["model.num_queries=300", "256 tokens"]),
         (["model.hidden_dim=250"], ["model.self_attention_heads=8", "250"]),
+        (["model.backbone=resnet18", "model.resolution=400"], ["model.resolution=400", "stride 32 of resnet18"]),
+        (["model.backbone=resnet18", "model.num_windows=2"], ["model.num_windows=2", "resnet18", "null"]),
+        (["model.levels=[P5,P4]"], ["model.levels=['P5', 'P4']", "P3, P4, P5"]),
+        (["model.levels=[P5]"], ["model.num_queries=300", "144 tokens"]),
+        (["model.pretrained=true", "model.encoder_width=96"], ["model.encoder_width=96", "pretrained=false"]),
+        (["model.pretrained=true", "weights=coco"], ["weights=coco", "vit_small_patch14_dinov2"]),
+        (["model.backbone=resnet18", "weights=coco"], ["weights=coco", "vit_small_patch14_dinov2"]),
+        (["model.input_channels=4"], ["model.input_channels=4", "luminance"]),
+        (["model.lora_alpha=8"], ["model.lora_alpha=8", "lora_rank=0"]),
+        (["model.lora_rank=8", "freeze.encoder.always=true"], ["freeze.encoder.always=True", "lora_rank=8"]),
         (["model.feature_blocks=[3,3]"], ["model.feature_blocks=[3, 3]"]),
         (["optimizer.lr=-1"], ["optimizer.lr=-1"]),
         (["optimizer.no_decay=never"], ["never", "matrices_only"]),

@@ -15,14 +15,32 @@ from torch import Tensor
 from rfdetr_train.errors import UserError
 
 _VIT, _BLOCK = "backbone.0.encoder.encoder.", "backbone.0.encoder.encoder.encoder.layer.{i}."
-_STAGE, _DECODER = "backbone.0.projector.stages.0.", "transformer.decoder."
+_DECODER = "transformer.decoder."
 CLASS_TOKEN = "backbone.vit.cls_token"
 MASK_TOKEN = f"{_VIT}embeddings.mask_token"
 IGNORED = frozenset({MASK_TOKEN, "_kp_active_mask"})
 THIRDS = ("query", "key", "value")
 
-# Reference name, our name; the first row that fits decides. {i} and {j} are numbers, {rest} is the end of a name and
-# {third} one of THIRDS.
+
+def _level(number: str, ours: str) -> list[tuple[str, str]]:
+    """The rows of one feature level of the projector."""
+    stage, resizer = f"backbone.0.projector.stages.{number}.", f"backbone.0.projector.stages_sampling.{number}.{{i}}.0."
+    return [
+        (f"{resizer}conv.{{rest}}", f"{ours}resizers.{{i}}.conv.{{rest}}"),
+        (f"{resizer}bn.{{rest}}", f"{ours}resizers.{{i}}.norm.{{rest}}"),
+        (f"{resizer}{{rest}}", f"{ours}resizers.{{i}}.{{rest}}"),
+        (f"{stage}0.cv1.conv.{{rest}}", f"{ours}c2f.split.conv.{{rest}}"),
+        (f"{stage}0.cv1.bn.{{rest}}", f"{ours}c2f.split.norm.{{rest}}"),
+        (f"{stage}0.cv2.conv.{{rest}}", f"{ours}c2f.join.conv.{{rest}}"),
+        (f"{stage}0.cv2.bn.{{rest}}", f"{ours}c2f.join.norm.{{rest}}"),
+        (f"{stage}0.m.{{i}}.cv{{j}}.conv.{{rest}}", f"{ours}c2f.bottlenecks.{{i}}.conv{{j}}.conv.{{rest}}"),
+        (f"{stage}0.m.{{i}}.cv{{j}}.bn.{{rest}}", f"{ours}c2f.bottlenecks.{{i}}.conv{{j}}.norm.{{rest}}"),
+        (f"{stage}1.{{rest}}", f"{ours}norm.{{rest}}"),
+    ]
+
+
+# Reference name, our name; the first row that fits decides. {i}, {j} and {k} are numbers, {rest} is the end of a name
+# and {third} one of THIRDS.
 TABLE = (
     (f"{_VIT}embeddings.cls_token", CLASS_TOKEN),
     (f"{_VIT}embeddings.position_embeddings", "backbone.vit.pos_embed"),
@@ -33,13 +51,8 @@ TABLE = (
     (f"{_BLOCK}layer_scale{{j}}.lambda1", "backbone.vit.blocks.{i}.ls{j}.gamma"),
     (f"{_BLOCK}mlp.fc{{j}}.{{rest}}", "backbone.vit.blocks.{i}.mlp.fc{j}.{rest}"),
     (f"{_VIT}layernorm.{{rest}}", "backbone.vit.norm.{rest}"),
-    (f"{_STAGE}0.cv1.conv.{{rest}}", "projector.c2f.split.conv.{rest}"),
-    (f"{_STAGE}0.cv1.bn.{{rest}}", "projector.c2f.split.norm.{rest}"),
-    (f"{_STAGE}0.cv2.conv.{{rest}}", "projector.c2f.join.conv.{rest}"),
-    (f"{_STAGE}0.cv2.bn.{{rest}}", "projector.c2f.join.norm.{rest}"),
-    (f"{_STAGE}0.m.{{i}}.cv{{j}}.conv.{{rest}}", "projector.c2f.bottlenecks.{i}.conv{j}.conv.{rest}"),
-    (f"{_STAGE}0.m.{{i}}.cv{{j}}.bn.{{rest}}", "projector.c2f.bottlenecks.{i}.conv{j}.norm.{rest}"),
-    (f"{_STAGE}1.{{rest}}", "projector.norm.{rest}"),
+    *_level("0", "projector."),
+    *_level("{k}", "projector.others.{k}."),
     ("transformer.enc_output.{i}.{rest}", "two_stage.groups.{i}.project.{rest}"),
     ("transformer.enc_output_norm.{i}.{rest}", "two_stage.groups.{i}.norm.{rest}"),
     ("transformer.enc_out_class_embed.{i}.{rest}", "two_stage.groups.{i}.class_embed.{rest}"),
@@ -134,7 +147,7 @@ def _join(name: str, tensors: dict[int | None, Tensor]) -> Tensor:
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    groups = {"i": r"\d+", "j": r"\d+", "rest": ".+", "third": "|".join(THIRDS)}
+    groups = {"i": r"\d+", "j": r"\d+", "k": r"\d+", "rest": ".+", "third": "|".join(THIRDS)}
     pattern = re.escape(template)
     for field, expression in groups.items():
         pattern = pattern.replace(re.escape(f"{{{field}}}"), f"(?P<{field}>{expression})", 1)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from rfdetr_train.adapters import merge_adapters
 from rfdetr_train.checkpoint import files, published
 from rfdetr_train.checkpoint.download import fetch_address
 from rfdetr_train.checkpoint.fit import QueryLayout
@@ -98,7 +99,7 @@ def _from_ours(content: dict[str, Any], path: Path) -> StartingWeights:
     kind = best_kind(content)
     config = content["model_config"]
     return StartingWeights(
-        state=content["model"] if kind == "raw" else content["ema"]["model"],
+        state=merge_adapters(content["model"] if kind == "raw" else content["ema"]["model"], config.get("lora_alpha")),
         layout=QueryLayout(config["num_queries"], config["group_detr"]),
         class_names=LabelMap.from_plain(content["label_map"]).names,
         source=f"{path} ({kind} weights)",

@@ -47,6 +47,7 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
             max_dets=config.max_dets,
             backend=config.backend,
             num_detections=model.config.num_queries,
+            input_channels=model.config.input_channels,
         )
         validation = validator(model, on_batch=signals.raise_if_received)
     write_results(run_dir, validation, {"checkpoint": str(path), "weights": weights, "split": split.name})

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from rfdetr_train.adapters import under_adapters
 from rfdetr_train.checkpoint import files
 from rfdetr_train.checkpoint.find_run import find_resume, refuse_used_folder
 from rfdetr_train.checkpoint.fit import classes_agree, load_fitting
-from rfdetr_train.checkpoint.starting_weights import find_starting_weights
+from rfdetr_train.checkpoint.starting_weights import RANDOM_WARNING, find_starting_weights
 from rfdetr_train.checkpoint.versions import versions
 from rfdetr_train.commands.summary import RunSummary
-from rfdetr_train.config import TrainConfig
+from rfdetr_train.config import PUBLISHED_BACKBONE, TrainConfig
 from rfdetr_train.criterion import Criterion
 from rfdetr_train.data.dataset import read_dataset
 from rfdetr_train.data.image_check import check_images
@@ -60,7 +61,8 @@ def train(config: TrainConfig, run_dir: Path) -> float | None:
     if parent is None:
         refuse_used_folder(run_dir)
     saved = files.load(parent) if parent else None
-    model = build_model(config.model, len(dataset.label_map.names)).to(precision.device)
+    pretrained = config.model.pretrained and parent is None
+    model = build_model(config.model, len(dataset.label_map.names), pretrained).to(precision.device)
     source = str(parent) if parent else load_starting_weights(model, config, dataset)
     config = settle_batch_size(config, saved, model, precision, len(dataset.splits["train"]))
 
@@ -106,13 +108,26 @@ def load_data(config: TrainConfig) -> Dataset:
 
 def load_starting_weights(model: RFDETR, config: TrainConfig, dataset: Dataset) -> str:
     """Load what `weights` means into `model`; the source, as summary.json tells it."""
+    if config.weights in ("auto", "none") and config.model.pretrained:
+        log.warning("the encoder starts from timm's weights of %s, ALL ELSE FROM RANDOM ONES", config.model.backbone)
+        return f"{config.model.backbone} of timm, the rest random"
+    if config.weights == "auto" and config.model.backbone != PUBLISHED_BACKBONE:
+        log.warning(RANDOM_WARNING, f"the published weights are not of {config.model.backbone}")
+        return "random"
     with Counter("downloading weights") as counter:
         start = find_starting_weights(config.weights, config.model.name, Path(config.weights_dir), counter.show)
     if start is None:
         return "random"
     layout = query_layout(dataclasses.asdict(config.model))
     same_classes = classes_agree(start.class_names, dataset.label_map.names, start.source)
-    load_fitting(model, start.state, start.layout, layout, start.source, same_classes=same_classes)
+    load_fitting(
+        model,
+        under_adapters(start.state, model.state_dict()),
+        start.layout,
+        layout,
+        start.source,
+        same_classes=same_classes,
+    )
     return start.source
 
 
@@ -136,7 +151,8 @@ def training_sides(config: TrainConfig) -> list[int]:
     model = config.model
     if not config.augmentation.multi_scale:
         return [model.resolution]
-    return training_scales(model.resolution, model.patch_size, model.num_windows, model.num_queries)
+    sides = training_scales(model.resolution, model.stride)
+    return [side for side in sides if model.num_tokens(side, side) >= model.num_queries]
 
 
 def build_loader(config: TrainConfig, dataset: Dataset, pin_memory: bool) -> TrainLoader:
@@ -186,7 +202,8 @@ def build_trainer(
     progress = stack.enter_context(make_progress(config.logger.progress, length.total_steps, run.loop.step, every))
     criterion = Criterion(config.model.num_queries, match)
     optimizer, clip_norm = run.optimization.optimizer, config.trainer.clip_norm
-    step = TrainStep(run.model, criterion, optimizer, run.precision, clip_norm, config.model.group_detr)
+    model = config.model
+    step = TrainStep(run.model, criterion, optimizer, run.precision, clip_norm, model.group_detr, model.input_channels)
     assert isinstance(config.trainer.batch_size, int)
     validator = Validator(
         valid,
@@ -198,6 +215,7 @@ def build_trainer(
         max_dets=config.evaluation.max_dets,
         backend=config.evaluation.backend,
         num_detections=config.model.num_queries,
+        input_channels=config.model.input_channels,
     )
     trackers = stack.enter_context(Trackers(config.logger, run_dir, dataclasses.asdict(config)))
     recorder = Recorder(run_dir, progress, plots, length, every, config.logger, trackers)

@@ -5,7 +5,7 @@ from typing import Optional
 
 from rfdetr_train.config.checks import MISSING, address, not_negative, one_of, positive
 from rfdetr_train.config.data import AugmentationConfig, DataConfig
-from rfdetr_train.config.model import ModelConfig
+from rfdetr_train.config.model import PUBLISHED_BACKBONE, ModelConfig
 from rfdetr_train.config.optimizer import OptimizerConfig
 from rfdetr_train.config.schedule import SchedulerConfig, WarmupConfig
 from rfdetr_train.config.training import (
@@ -61,6 +61,7 @@ class TrainConfig:
         require(bool(self.weights_dir), "weights_dir", repr(self.weights_dir), "give a folder")
         if "://" in self.weights:
             address("weights", self.weights)
+        self._check_model()
         for part in ("encoder", "projector", "decoder"):
             until = getattr(self.freeze, part).until_epoch
             ok = until is None or until < self.trainer.epochs
@@ -71,6 +72,17 @@ class TrainConfig:
                     f"never comes with trainer.epochs={self.trainer.epochs}; lower it")  # fmt: skip
         if self.ema.name == "none" and self.evaluation.weights == "ema":
             raise UserError("evaluation.weights=ema: there is no average with ema=none; use evaluation.weights=raw")
+
+    def _check_model(self) -> None:
+        model = self.model
+        channels = model.input_channels
+        require(channels in (1, 3), "model.input_channels", channels, "training reads RGB; give 3, or 1 for luminance")
+        published = model.backbone == PUBLISHED_BACKBONE and not model.pretrained
+        require(published or self.weights != "coco", "weights", self.weights, "the published weights bring their own "
+                f"{PUBLISHED_BACKBONE}: use weights=auto, or that backbone and model.pretrained=false")  # fmt: skip
+        none_trains = model.lora_rank > 0 and self.freeze.encoder.always
+        require(not none_trains, "freeze.encoder.always", True, f"freezes the adapters of model.lora_rank="
+                f"{model.lora_rank} too; the rest of the encoder is frozen without it")  # fmt: skip
 
 
 @dataclass

@@ -15,6 +15,7 @@ from rfdetr_train.config import AugmentationConfig
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+LUMINANCE_OF_RGB = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 _SHORT_SIDES_PX = (400, 500, 600)  # resize before the crop: of the shorter side
 _CROP_SIDES_PX = (384, 600)  # smallest and largest side of the square crop
@@ -80,23 +81,24 @@ def training_view(
     return _view(canvas)
 
 
-def normalise(images: torch.Tensor) -> torch.Tensor:
-    """uint8 (B, 3, S, S) -> float32 of the same shape, 0..1 less ImageNet's mean, over its standard deviation."""
-    mean = torch.tensor(IMAGENET_MEAN, device=images.device).view(3, 1, 1)
-    std = torch.tensor(IMAGENET_STD, device=images.device).view(3, 1, 1)
+def normalise(images: torch.Tensor, input_channels: int = 3) -> torch.Tensor:
+    """uint8 (B, 3, S, S) -> float32 (B, input_channels, S, S), 0..1 less ImageNet's mean, over its standard deviation.
+
+    One channel is the luminance, with the means of the three channels' mean and deviation.
+    """
+    mean, std, luminance = (
+        torch.tensor(values, device=images.device).view(3, 1, 1)
+        for values in (IMAGENET_MEAN, IMAGENET_STD, LUMINANCE_OF_RGB)
+    )
+    if input_channels == 1:
+        images, mean, std = (images * luminance).sum(dim=1, keepdim=True), mean.mean(), std.mean()
     return (images.float() / 255 - mean) / std
 
 
-def training_scales(resolution_px: int, patch_px: int, num_windows: int, num_queries: int = 1) -> list[int]:
-    """The sides that multi-scale training draws from: five strides below to five above the model's resolution.
-
-    A stride is patch_px x num_windows. Sides with fewer tokens (side / patch_px)^2 than queries are left out: the
-    two-stage selection needs a token per query.
-    """
-    stride = patch_px * num_windows
-    centre = resolution_px // stride
-    sides = [stride * n for n in range(max(centre - _SCALE_STEPS, _FEWEST_STRIDES), centre + _SCALE_STEPS + 1)]
-    return [side for side in sides if (side // patch_px) ** 2 >= num_queries]
+def training_scales(resolution_px: int, stride_px: int) -> list[int]:
+    """The sides that multi-scale training draws from: five strides below to five above the model's resolution."""
+    centre = resolution_px // stride_px
+    return [stride_px * n for n in range(max(centre - _SCALE_STEPS, _FEWEST_STRIDES), centre + _SCALE_STEPS + 1)]
 
 
 def source_side_px(largest_side_px: int, augmentation: AugmentationConfig) -> int:

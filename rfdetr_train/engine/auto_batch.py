@@ -32,7 +32,8 @@ def find_batch_size(
     average, and the activations, whose growth with the batch two trial steps tell.
     """
     budget = memory_budget(config.trainer.memory_budget_gib, precision.device)
-    one, two = (_peak_bytes(model, criterion, precision, side_px, pictures) for pictures in (1, 2))
+    picture = (config.model.input_channels, side_px, side_px)
+    one, two = (_peak_bytes(model, criterion, precision, picture, number) for number in (1, 2))
     per_picture = two - one
     fixed = one - per_picture + _optimizer_bytes(config, model)
     fits = int((budget / ALLOCATOR_OVERHEAD - fixed) // per_picture)
@@ -62,14 +63,17 @@ def memory_budget(asked_gib: float | None, device: torch.device) -> int:
     )
 
 
-def _peak_bytes(model: nn.Module, criterion: Criterion, precision: Precision, side_px: int, pictures: int) -> int:
+def _peak_bytes(
+    model: nn.Module, criterion: Criterion, precision: Precision, picture: tuple[int, int, int], pictures: int
+) -> int:
     """Most bytes that tensors hold at once in forward and backward of blank pictures; the model is left as it was."""
     device = precision.device
-    images = torch.zeros(pictures, 3, side_px, side_px, device=device)
+    images = torch.zeros(pictures, *picture, device=device)
     boxes_cxcywh = torch.full((TARGETS_PER_PICTURE, 4), 0.5, device=device)
     labels = torch.zeros(TARGETS_PER_PICTURE, dtype=torch.int64, device=device)
     targets = [{"boxes_cxcywh": boxes_cxcywh, "labels": labels}] * pictures
     model.train()
+    statistics = [buffer.clone() for buffer in model.buffers()]  # a BatchNorm's take blank pictures in
     tracker = MemTracker()
     tracker.track_external(model)
     with tracker:
@@ -77,6 +81,8 @@ def _peak_bytes(model: nn.Module, criterion: Criterion, precision: Precision, si
             outputs = model(images)
         criterion(outputs, targets, 1.0)["loss"].backward()
     model.zero_grad(set_to_none=True)
+    for buffer, before in zip(model.buffers(), statistics, strict=True):
+        buffer.copy_(before)
     return sum(kinds["Total"] for kinds in tracker.get_tracker_snapshot("peak").values())
 
 

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from rfdetr_train.config import FreezeConfig, FreezePartConfig
 from rfdetr_train.roles import ParameterRole
@@ -11,6 +12,16 @@ from rfdetr_train.roles import ParameterRole
 log = logging.getLogger(__name__)
 
 NamedParameters = list[tuple[str, nn.Parameter]]
+
+
+def _trains(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _keep_statistics(module: nn.Module, _: object) -> None:
+    """A BatchNorm that does not train normalises by what it has seen before."""
+    if not _trains(module):
+        module.eval()
 
 
 class FrozenParts:
@@ -24,12 +35,15 @@ class FrozenParts:
         }
         self.sections = {part: section for part, section in sections.items() if section.frozen_at_start}
         self.parameters: dict[str, NamedParameters] = {
-            part: [(name, p) for name, p in model.named_parameters() if roles[name].part == part]
+            part: [(name, p) for name, p in model.named_parameters() if roles[name].part == part and p.requires_grad]
             for part in self.sections
         }
         for named in self.parameters.values():
             for _, parameter in named:
                 parameter.requires_grad_(False)
+        for module in model.modules():
+            if isinstance(module, _BatchNorm) and not _trains(module):
+                module.register_forward_pre_hook(_keep_statistics)
 
     @property
     def any_joins_later(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from rfdetr_train.adapters import under_adapters
 from rfdetr_train.checkpoint.fit import FitReport, QueryLayout, classes_agree, load_fitting
 from rfdetr_train.checkpoint.random_state import random_state, restore_random_state
 from rfdetr_train.checkpoint.regroup import restore_optimization
@@ -90,7 +91,9 @@ class Run:
         layout, own_layout = query_layout(saved["model_config"]), query_layout(asdict(self.model.config))
 
         def load(model: nn.Module, state: dict[str, Tensor]) -> FitReport:
-            return load_fitting(model, state, layout, own_layout, source, same_classes=same_classes)
+            return load_fitting(
+                model, under_adapters(state, model.state_dict()), layout, own_layout, source, same_classes=same_classes
+            )
 
         report = load(self.model, saved["model"])
         self.average.load_state_dict(saved["ema"], load)

@@ -47,6 +47,7 @@ class TrainStep:
         precision: Precision,
         clip_norm: float,
         num_groups: int,
+        input_channels: int = 3,
     ) -> None:
         self.model = model
         self.criterion = criterion
@@ -54,6 +55,7 @@ class TrainStep:
         self.precision = precision
         self.clip_norm = clip_norm
         self.num_groups = num_groups
+        self.input_channels = input_channels
         # L-BFGS and its kind evaluate the loss several times a step; the others take the gradients as they are
         closure = inspect.signature(type(optimizer).step).parameters.get("closure")
         self.wants_closure = closure is not None and closure.default is inspect.Parameter.empty
@@ -112,7 +114,7 @@ class TrainStep:
     def _micro_batch(self, batch: Batch, num_boxes: float) -> dict[str, Tensor]:
         batch = batch.to(self.precision.device)
         with self.precision.autocast():
-            outputs = self.model(normalise(batch.images))
+            outputs = self.model(normalise(batch.images, self.input_channels))
         losses = self.criterion(outputs, batch.targets, num_boxes)
         self.precision.scaler.scale(losses["loss"]).backward()
         return {name: value.detach() for name, value in losses.items()}

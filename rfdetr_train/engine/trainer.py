@@ -175,4 +175,4 @@ class Trainer:
         """One pass over the training split's normalised images; read only if an average asks for them."""
         for window in self.loader.epoch(self.state.epoch):
             for batch in window:
-                yield normalise(batch.to(self.run.precision.device).images)
+                yield normalise(batch.to(self.run.precision.device).images, self.run.config.model.input_channels)

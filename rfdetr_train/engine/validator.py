@@ -64,6 +64,7 @@ class Validator:
         max_dets: int,
         num_detections: int,
         backend: str = "auto",
+        input_channels: int = 3,
     ) -> None:
         """`num_detections` are kept per image; of them `max_dets` per class count. `backend` computes the metrics."""
         self.label_map = split.label_map
@@ -72,6 +73,7 @@ class Validator:
         self.num_batches = -(-len(split) // batch_size)
         self.precision = precision
         self.num_detections = num_detections
+        self.input_channels = input_channels
         self.progress = progress
 
     def __call__(self, model: nn.Module, on_batch: Callable[[], None] = lambda: None) -> Validation:
@@ -96,7 +98,7 @@ class Validator:
     def _detect(self, model: nn.Module, batch: Batch) -> dict[int, dict[str, Tensor]]:
         batch = batch.to(self.precision.device)
         with self.precision.autocast():
-            outputs = model(normalise(batch.images))
+            outputs = model(normalise(batch.images, self.input_channels))
         sizes_px = torch.tensor([target["size_px"] for target in batch.targets], device=batch.images.device)
         found = detections(outputs, sizes_px, self.num_detections, num_labels=len(self.label_map.names))
         on_cpu = [{name: value.cpu() for name, value in one.items()} for one in found]

@@ -1,11 +1,16 @@
-"""The projector: the backbone's maps become the feature map that queries are picked from and look at.
+"""The projector: the backbone's maps become the feature maps that queries are picked from and look at.
 
-B batch, E width of the backbone, D width of the detector, h x w grid of the map. Source: LW-DETR (arXiv 2406.03459).
+B batch, C channels of a map of the backbone, D width of the detector, h x w grid of a map. Source: LW-DETR (arXiv
+2406.03459) for transformers; what a pyramid gets is this project's own.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from rfdetr_train.config import LEVELS, ModelConfig
 
 
 class ChannelLayerNorm(nn.LayerNorm):
@@ -20,16 +25,24 @@ class ChannelLayerNorm(nn.LayerNorm):
 
 
 class ConvX(nn.Module):
-    """Convolution without bias, channel LayerNorm, SiLU; the map keeps its size."""
+    """Convolution without bias, channel LayerNorm, activation; a stride of 2 halves the map, 1 keeps its size."""
 
-    def __init__(self, channels_in: int, channels_out: int, kernel_size: int) -> None:
+    def __init__(
+        self,
+        channels_in: int,
+        channels_out: int,
+        kernel_size: int,
+        stride: int = 1,
+        activation: Callable[[Tensor], Tensor] = functional.silu,
+    ) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(channels_in, channels_out, kernel_size, padding=kernel_size // 2, bias=False)
+        self.conv = nn.Conv2d(channels_in, channels_out, kernel_size, stride, kernel_size // 2, bias=False)
         self.norm = ChannelLayerNorm(channels_out)
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, channels_in, h, w) -> (B, channels_out, h, w)."""
-        return functional.silu(self.norm(self.conv(x)))
+        """(B, channels_in, h, w) -> (B, channels_out, h / stride, w / stride), rounded up."""
+        return self.activation(self.norm(self.conv(x)))
 
 
 class Bottleneck(nn.Module):
@@ -63,16 +76,56 @@ class C2f(nn.Module):
         return self.join(torch.cat(parts, dim=1))
 
 
-class Projector(nn.Module):
-    """One level, P4: a map on the backbone's own grid."""
+class Level(nn.Module):
+    """One feature level: the backbone's maps, each brought to the level's grid by a resizer, joined by a C2f."""
 
-    num_levels = 1
-
-    def __init__(self, encoder_width: int, num_features: int, hidden_dim: int) -> None:
+    def __init__(self, channels: list[int], level: str, config: ModelConfig) -> None:
         super().__init__()
-        self.c2f = C2f(num_features * encoder_width, hidden_dim)
-        self.norm = ChannelLayerNorm(hidden_dim)
+        steps = LEVELS.index(level) - LEVELS.index("P4")  # so often is P4's grid halved
+        if config.is_pyramid:
+            joined = len(channels) * config.hidden_dim
+            sides = [steps + 1 - index for index in range(len(channels))]  # the maps have the strides of P3, P4, P5
+            resizers = [pyramid_resizer(c, config.hidden_dim, n) for c, n in zip(channels, sides, strict=True)]
+        else:
+            joined = sum(c // 2 if level == "P3" else c for c in channels)
+            resizers = [transformer_resizer(c, steps) for c in channels]
+        self.resizers = nn.ModuleList(resizers)
+        self.c2f = C2f(joined, config.hidden_dim)
+        self.norm = ChannelLayerNorm(config.hidden_dim)
+
+    def join(self, features: list[Tensor]) -> Tensor:
+        """Maps of the backbone, (B, C, h, w) each -> a map (B, D, h, w) on the level's grid."""
+        resized = [resizer(feature) for resizer, feature in zip(self.resizers, features, strict=True)]
+        return self.norm(self.c2f(torch.cat(resized, dim=1)))
+
+
+class Projector(Level):
+    """The levels that the config asks for, the finest first.
+
+    It is the first level itself: so the parameters of a detector of one level have no number in their names.
+    """
+
+    def __init__(self, channels: list[int], config: ModelConfig) -> None:
+        super().__init__(channels, config.levels[0], config)
+        others = enumerate(config.levels[1:], start=1)
+        self.others = nn.ModuleDict({str(number): Level(channels, level, config) for number, level in others})
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
-        """Maps of the backbone, each (B, E, h, w) -> one map (B, D, h, w) per level."""
-        return [self.norm(self.c2f(torch.cat(features, dim=1)))]
+        """Maps of the backbone, (B, C, h, w) each -> one map (B, D, h, w) per level."""
+        levels: list[Level] = [self, *self.others.values()]  # type: ignore[list-item]
+        return [level.join(features) for level in levels]
+
+
+def transformer_resizer(channels: int, steps: int) -> nn.Module:
+    """From the grid of the patches to twice the grid (steps = -1, half the channels), the same, or half of it (1)."""
+    if steps < 0:
+        return nn.ConvTranspose2d(channels, channels // 2, kernel_size=2, stride=2)
+    return ConvX(channels, channels, 3, stride=2, activation=functional.relu) if steps else nn.Identity()
+
+
+def pyramid_resizer(channels: int, hidden_dim: int, steps: int) -> nn.Module:
+    """To D channels, then to a grid halved `steps` times by means, or doubled -`steps` times by interpolation."""
+    lateral = ConvX(channels, hidden_dim, 1)
+    if steps < 0:
+        return nn.Sequential(lateral, nn.Upsample(scale_factor=2**-steps, mode="bilinear"))
+    return nn.Sequential(lateral, nn.AvgPool2d(2**steps)) if steps else lateral

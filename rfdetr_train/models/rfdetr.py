@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rfdetr_train.boxes import apply_deltas
 from rfdetr_train.config import ModelConfig
 from rfdetr_train.errors import UserError
-from rfdetr_train.models.backbone import Backbone
+from rfdetr_train.models.backbone import build_backbone
 from rfdetr_train.models.decoder import Decoder
 from rfdetr_train.models.heads import box_head, class_head
 from rfdetr_train.models.parameter_roles import parameter_roles
@@ -24,17 +24,17 @@ from rfdetr_train.roles import ParameterRole
 class RFDETR(nn.Module):
     """The whole detector; the attributes carry the names of its parts."""
 
-    def __init__(self, config: ModelConfig, num_classes: int) -> None:
+    def __init__(self, config: ModelConfig, num_classes: int, pretrained: bool = False) -> None:
         super().__init__()
         self.config = config
         self.num_classes = num_classes
         width = config.hidden_dim
-        self.backbone = Backbone(config)
-        self.projector = Projector(self.backbone.width, len(config.feature_blocks), width)
+        self.backbone = build_backbone(config, pretrained)
+        self.projector = Projector(self.backbone.channels, config)
         self.class_embed = class_head(width, num_classes + 1)
         self.box_embed = box_head(width)
         self.two_stage = TwoStage(width, config.group_detr, self.class_embed, self.box_embed)
-        self.decoder = Decoder(config, self.projector.num_levels)
+        self.decoder = Decoder(config, len(config.levels))
         self.query_feat = nn.Embedding(config.group_detr * config.num_queries, width)
         self.refpoint_embed = nn.Embedding(config.group_detr * config.num_queries, 4)
         nn.init.zeros_(self.refpoint_embed.weight)
@@ -43,8 +43,8 @@ class RFDETR(nn.Module):
         """Detect.
 
         Args:
-            images: (B, 3, R, R) float32, normalised by ImageNet's mean and standard deviation; R divides by
-                `config.stride`.
+            images: (B, config.input_channels, R, R) float32, normalised by ImageNet's mean and standard deviation; R
+                divides by `config.stride`.
 
         Returns:
             `logits` (B, N, C), of which the last class has no target, and `boxes_cxcywh` (B, N, 4), float32, fractions
@@ -74,7 +74,7 @@ class RFDETR(nn.Module):
 
     def parameter_roles(self) -> dict[str, ParameterRole]:
         """What every parameter is, by its name."""
-        return parameter_roles(self, last_feature_block=self.config.feature_blocks[-1])
+        return parameter_roles(self, self.backbone.layers_above())
 
     def _predict(self, hidden: Tensor, references_cxcywh: Tensor) -> dict[str, Tensor]:
         """Heads, shared by all layers: (B, N, D) -> logits and boxes."""
@@ -83,10 +83,10 @@ class RFDETR(nn.Module):
 
     def _check_input(self, images: Tensor) -> None:
         height, width = images.shape[-2:]
-        stride, patch_size, num_queries = self.config.stride, self.config.patch_size, self.config.num_queries
+        stride, num_queries = self.config.stride, self.config.num_queries
         if height % stride or width % stride:
             raise UserError(f"input of {height} x {width} pixels: both sides must divide by {stride}")
-        tokens = (height // patch_size) * (width // patch_size)
+        tokens = self.config.num_tokens(height, width)
         if tokens < num_queries:
             raise UserError(
                 f"input of {height} x {width} pixels: its {tokens} tokens are fewer than model.num_queries="
@@ -94,6 +94,10 @@ class RFDETR(nn.Module):
             )
 
 
-def build_model(config: ModelConfig, num_classes: int) -> RFDETR:
-    """A detector of `num_classes` classes, with C = num_classes + 1 logits, on the CPU, with initial values."""
-    return RFDETR(config, num_classes)
+def build_model(config: ModelConfig, num_classes: int, pretrained: bool = False) -> RFDETR:
+    """A detector of `num_classes` classes, with C = num_classes + 1 logits, on the CPU, with initial values.
+
+    Only with `pretrained` does its backbone get timm's weights, which may be downloaded: `config.pretrained` says what
+    training starts from, and plays no part where the weights come from a checkpoint.
+    """
+    return RFDETR(config, num_classes, pretrained)

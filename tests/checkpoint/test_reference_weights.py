@@ -32,7 +32,23 @@ def test_our_weights_come_back_as_they_were(toy_model):
     assert all(torch.equal(back[name], state[name]) for name in state)
 
 
+def test_weights_of_two_levels_come_back_as_they_were(pyramid_model, reference_pyramid):
+    state = pyramid_model.state_dict()
+    theirs = to_reference(state)
+    assert {name: list(tensor.shape) for name, tensor in theirs.items()} == reference_pyramid["shapes"] | {
+        MASK_TOKEN: [1, 48]
+    }
+    back = from_reference(theirs)
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], state[name]) for name in state)
+
+
 def test_names_by_example():
+    stages = {"stages.0.1": "norm", "stages.1.0.cv2.conv": "others.1.c2f.join.conv", "stages.2.1": "others.2.norm"}
+    sampling = {"stages_sampling.0.3.0": "resizers.3", "stages_sampling.1.2.0.bn": "others.1.resizers.2.norm"}
+    for theirs, ours in (stages | sampling).items():
+        assert our_name(f"backbone.0.projector.{theirs}.weight").name == f"projector.{ours}.weight"
+        assert reference_names(f"projector.{ours}.weight") == [f"backbone.0.projector.{theirs}.weight"]
     assert our_name(f"{BLOCK}mlp.fc1.bias") == OurName("backbone.vit.blocks.3.mlp.fc1.bias", None)
     assert our_name(f"{BLOCK}attention.attention.value.weight") == OurName("backbone.vit.blocks.3.attn.qkv.weight", 2)
     assert (
@@ -60,7 +76,7 @@ def test_a_missing_third_is_an_error_that_names_it():
         from_reference(state)
 
 
-@pytest.mark.parametrize("name", ["segmentation_head.weight", "backbone.0.projector.stages.1.0.cv1.conv.weight"])
+@pytest.mark.parametrize("name", ["segmentation_head.weight", "backbone.0.projector.stages.1.2.cv1.conv.weight"])
 def test_an_unknown_name_is_an_error_that_names_it(name):
     with pytest.raises(UserError, match=name):
         from_reference({name: torch.zeros(1)})

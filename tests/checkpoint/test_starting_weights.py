@@ -115,6 +115,19 @@ def test_what_comes_from_an_address_and_is_no_checkpoint_is_refused(server, tmp_
     assert not attack.victim.exists()
 
 
+def test_adapters_of_a_checkpoint_are_merged(tmp_path: Path) -> None:
+    saved = ours("raw", None)
+    saved["model"] = {
+        "a.base_layer.weight": torch.tensor([[1.0, 2.0]]),
+        "a.lora_A.default.weight": torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
+        "a.lora_B.default.weight": torch.tensor([[3.0, 5.0]]),
+    }
+    saved["model_config"] |= {"lora_rank": 2, "lora_alpha": 4}
+    torch.save(saved, tmp_path / "best.pt")
+    state = read_weights(tmp_path / "best.pt").state
+    assert {name: value.tolist() for name, value in state.items()} == {"a.weight": [[7.0, 12.0]]}
+
+
 def test_other_files_are_refused(tmp_path: Path) -> None:
     torch.save({"state": 1}, tmp_path / "x.pth")
     with pytest.raises(UserError, match="neither a checkpoint"):

@@ -151,6 +151,15 @@ def test_normalise_by_hand():
     assert np.abs(result.numpy() - expected).max() < 1e-6
 
 
+def test_one_channel_is_the_luminance_by_hand():
+    pixel = torch.tensor([255, 102, 51], dtype=torch.uint8).view(1, 3, 1, 1)  # 1.0, 0.4, 0.2
+    luminance = 0.299 * 1.0 + 0.587 * 0.4 + 0.114 * 0.2
+    mean, std = (0.485 + 0.456 + 0.406) / 3, (0.229 + 0.224 + 0.225) / 3
+    result = normalise(pixel, input_channels=1)
+    assert result.shape == (1, 1, 1, 1)
+    assert result.item() == pytest.approx((luminance - mean) / std, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("resolution", "patch", "windows", "expected"),
     [
@@ -163,8 +172,4 @@ def test_normalise_by_hand():
 )
 def test_training_scales_are_the_references(resolution, patch, windows, expected):
     """The lists that rfdetr 1.11.2 draws from with its default expanded_scales."""
-    assert training_scales(resolution, patch, windows) == expected
-
-
-def test_training_scales_have_a_token_per_query():
-    assert training_scales(384, 16, 2, num_queries=300)[0] == 288  # 256 px has 16 x 16 = 256 tokens
+    assert training_scales(resolution, patch * windows) == expected

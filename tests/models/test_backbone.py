@@ -1,86 +1,96 @@
-from dataclasses import replace
+"""Each family of backbones learns, and its parameter groups follow its depth."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor
 
-from rfdetr_train.errors import UserError
-from rfdetr_train.models.backbone import Backbone, cut_windows, join_windows
+from rfdetr_train.config import TRANSFORMER_KEYS, AdamWConfig, ModelConfig
+from rfdetr_train.criterion import Criterion
+from rfdetr_train.matcher import match
+from rfdetr_train.models import pyramid
+from rfdetr_train.models.rfdetr import RFDETR, build_model
+from rfdetr_train.models.timm_network import create_network
+from rfdetr_train.optim.optimizers import build_optimizer
+from rfdetr_train.optim.param_groups import annotate, check_groups
 
-
-def test_windows_are_cut_row_by_row_and_joined_again():
-    patches = torch.arange(2 * 4 * 6).view(2, 4, 6, 1)
-    windows = cut_windows(patches, 2)
-    assert windows.shape == (8, 6, 1)
-    assert windows[0].flatten().tolist() == [0, 1, 2, 6, 7, 8]  # upper left
-    assert windows[1].flatten().tolist() == [3, 4, 5, 9, 10, 11]  # upper right
-    assert windows[2].flatten().tolist() == [12, 13, 14, 18, 19, 20]  # lower left
-    assert windows[4, 0].item() == 24  # the second picture
-    assert torch.equal(join_windows(windows, 2, (4, 6)), patches)
-
-
-def test_the_table_of_positions_may_have_a_grid_of_its_own(toy_config):
-    own = Backbone(replace(toy_config, position_grid=5))
-    assert own.vit.pos_embed.shape == (1, 1 + 25, 48)
-    assert Backbone(toy_config).vit.pos_embed.shape == (1, 1 + 64, 48)
-    maps = own(torch.randn(1, 3, 128, 128))
-    assert {tuple(one.shape) for one in maps} == {(1, 48, 8, 8)}
-
-
-def test_the_blocks_after_the_feature_blocks_attend_globally(toy_config):
-    assert Backbone(toy_config).windowed_blocks == set(range(12)) - {3, 6, 9}
-    older = replace(toy_config, feature_blocks=[2, 5, 8, 11])
-    assert Backbone(older).windowed_blocks == {0, 1, 3, 4, 6, 7, 9, 10}
+TRANSFORMERS = [
+    "vit_small_patch14_dinov2",
+    "vit_small_patch14_reg4_dinov2",
+    "vit_small_patch16_dinov3",
+    "vit_base_patch16_siglip_224",
+    "eva02_tiny_patch14_224",
+    "vit_tiny_patch16_224",
+]
+PYRAMIDS = {
+    "test_resnet": {},
+    "test_convnext": {},
+    "swin_tiny_patch4_window7_224": {"embed_dim": 24, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 2, 2)},
+    "test_efficientnet": {},
+}
+STEPS = 20
 
 
-def test_windows_do_not_see_each_other_before_the_first_global_block(toy_config):
-    local = Backbone(replace(toy_config, encoder_depth=2, feature_blocks=[2]))
-    images = torch.randn(1, 3, 128, 128)
-    changed = images.clone()
-    changed[..., 64:] += 1.0  # the two windows on the right
-    before, after = local(images)[0], local(changed)[0]
-    assert torch.equal(before[..., :4], after[..., :4])
-    assert not torch.isclose(before[..., 4:], after[..., 4:]).any()
-
-    joined = Backbone(replace(toy_config, encoder_depth=2, feature_blocks=[1, 2]))  # block 1 of {0, 1} is global
-    assert not torch.equal(joined(images)[1][..., :4], joined(changed)[1][..., :4])
-
-
-def test_blocks_after_the_last_feature_block_do_not_run(toy_config):
-    backbone = Backbone(replace(toy_config, feature_blocks=[1, 2]))
-    torch.stack(backbone(torch.randn(1, 3, 128, 128))).sum().backward()
-    reached = {name for name, parameter in backbone.vit.blocks.named_parameters() if parameter.grad is not None}
-    assert {name.split(".")[0] for name in reached} == {"0", "1"}
-
-
-def test_initial_values(toy_config):
+@pytest.fixture(scope="module", params=[*TRANSFORMERS, *PYRAMIDS])
+def model(request: pytest.FixtureRequest, small_config: Callable[..., ModelConfig]) -> Iterator[RFDETR]:
+    name = request.param
+    sizes = dict.fromkeys(TRANSFORMER_KEYS) if name in PYRAMIDS else {"encoder_depth": 4, "feature_blocks": None}
+    config = small_config(backbone=name, levels=["P3", "P4", "P5"], num_queries=5, **sizes)
     torch.manual_seed(0)
-    vit = Backbone(replace(toy_config, encoder_width=192)).vit
-    block = vit.blocks[5]
-    for values in (
-        vit.patch_embed.proj.weight,
-        vit.pos_embed,
-        vit.cls_token,
-        block.attn.qkv.weight,
-        block.mlp.fc2.weight,
-    ):
-        assert values.std().item() == pytest.approx(0.02, rel=0.15)
-    for module in vit.modules():
-        if isinstance(module, (nn.Linear, nn.Conv2d)):
-            assert not module.bias.any()
-    assert (block.ls1.gamma == 1).all()
-    assert (block.ls2.gamma == 1).all()
-    assert block.norm1.eps == vit.norm.eps == 1e-6
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pyramid, "create_network", partial(create_network, **PYRAMIDS.get(name, {})))
+        yield build_model(config, num_classes=2)
 
 
-@pytest.mark.parametrize(
-    "name", ["no_such_model", "resnet18", "vit_small_patch14_reg4_dinov2", "deit3_small_patch16_224"]
-)
-def test_a_backbone_that_is_no_plain_vision_transformer_is_refused(toy_config, name):
-    with pytest.raises(UserError, match=f"model.backbone={name}"):
-        Backbone(replace(toy_config, backbone=name))
+def squares() -> tuple[Tensor, list[dict[str, Tensor]]]:
+    """Two pictures with a bright square each, at another place and of another class."""
+    images = 0.1 * torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    images[0, :, 8:32, 8:32] += 1.0
+    images[1, :, 32:56, 24:48] -= 1.0
+    boxes = ([20 / 64, 20 / 64, 24 / 64, 24 / 64], [36 / 64, 44 / 64, 24 / 64, 24 / 64])
+    return images, [{"labels": torch.tensor([k]), "boxes_cxcywh": torch.tensor([box])} for k, box in enumerate(boxes)]
 
 
-def test_feature_blocks_beyond_the_depth_are_refused(toy_config):
-    with pytest.raises(UserError, match=r"model.feature_blocks=\[3, 13\].*has 12 blocks"):
-        Backbone(replace(toy_config, feature_blocks=[3, 13]))
+def test_every_family_learns_a_batch(model: RFDETR) -> None:
+    config = AdamWConfig(lr=2e-3, encoder_lr=2e-3)
+    annotated = annotate(model.named_parameters(), model.parameter_roles(), config)
+    optimizer = build_optimizer(config, annotated, torch.device("cpu"))
+    check_groups(optimizer.param_groups, annotated)
+    assert len(annotated) == len(list(model.parameters()))
+    images, targets = squares()
+    criterion, losses = Criterion(5, match), []
+    for _ in range(STEPS):
+        loss = criterion(model.train()(images), targets, num_boxes=4)["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5]), losses
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+
+
+@torch.no_grad()
+def test_rates_fall_from_the_last_layer_to_the_first(model: RFDETR) -> None:
+    """Layers counted by timm, order as the modules run: what runs later never lies lower."""
+    runs: list[str] = []
+    modules = {
+        name: module for name, module in model.backbone.named_modules() if list(module.parameters(recurse=False))
+    }
+    hooks = [m.register_forward_hook(lambda *_, name=name: runs.append(name)) for name, m in modules.items()]
+    model.eval()(squares()[0])
+    for hook in hooks:
+        hook.remove()
+    roles = model.parameter_roles()
+    depths = {
+        name: {roles[f"backbone.{name}.{leaf}"].layers_above for leaf, _ in module.named_parameters(recurse=False)}
+        for name, module in modules.items()
+        if name in runs
+    }
+    last_runs = sorted(depths, key=lambda name: len(runs) - runs[::-1].index(name))
+    in_order = [depth for name in last_runs for depth in depths[name]]
+    assert in_order == sorted(in_order, reverse=True)
+    everywhere = {role.layers_above for role in roles.values() if role.part == "encoder"}
+    assert everywhere - {0} == set(range(max(everywhere) - len(everywhere - {0}) + 1, max(everywhere) + 1))
+    assert len(everywhere) > 4

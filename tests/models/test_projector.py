@@ -32,7 +32,7 @@ def test_c2f_joins_both_halves_and_each_bottleneck():
     assert block.join.conv.weight.shape == (8, 16, 1, 1)
 
 
-def test_one_level_on_the_grid_of_the_backbone():
-    (level,) = Projector(encoder_width=6, num_features=4, hidden_dim=16)([torch.randn(2, 6, 3, 5)] * 4)
+def test_one_level_on_the_grid_of_the_backbone(small_config):
+    (level,) = Projector([6] * 4, small_config(hidden_dim=16))([torch.randn(2, 6, 3, 5)] * 4)
     assert level.shape == (2, 16, 3, 5)
     torch.testing.assert_close(level.mean(1), torch.zeros(2, 3, 5), rtol=0, atol=1e-5)  # under its LayerNorm

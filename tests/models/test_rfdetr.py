@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from seeded_weights import seeded
 
-from rfdetr_train.checkpoint.reference_weights import from_reference
+from rfdetr_train.checkpoint.reference_weights import from_reference, to_reference
 from rfdetr_train.criterion import Criterion
 from rfdetr_train.errors import UserError
 from rfdetr_train.matcher import match
@@ -53,6 +54,30 @@ def test_every_gradient_is_that_of_the_reference(toy_model, reference_toy, refer
     assert actual.keys() == expected.keys()
     errors = {name: relative_error(actual[name], expected[name]) for name in expected}
     assert max(errors.values()) < 1e-5, max(errors, key=errors.__getitem__)
+
+
+@torch.no_grad()
+def test_two_levels_give_the_outputs_of_the_reference(pyramid_model, reference_pyramid):
+    images = seeded("images", [2, 3, 96, 96])
+    evaluated, trained = pyramid_model.eval()(images), pyramid_model.train()(images)
+    for actual, expected in ((evaluated, reference_pyramid["eval"]), (trained, reference_pyramid["train"])):
+        assert_same_predictions(actual, expected)
+        assert_same_predictions(actual["enc"], expected["enc"])
+    assert_same_predictions(trained["aux"][0], reference_pyramid["train"]["aux"][0])
+
+
+def test_two_levels_give_the_gradients_of_the_reference(pyramid_model, reference_pyramid):
+    """In float64; each tensor's by its norm and by its product with a random direction."""
+    targets = [{"labels": t["labels"], "boxes_cxcywh": t["boxes"]} for t in reference_pyramid["targets"]]
+    outputs = pyramid_model.double().train()(seeded("images", [2, 3, 96, 96]).double())
+    loss = Criterion(20, match)(outputs, targets, num_boxes=12)["loss"]
+    loss.backward()
+    assert loss.item() == pytest.approx(reference_pyramid["total_loss"].item(), rel=1e-12)
+    actual = to_reference({name: parameter.grad for name, parameter in pyramid_model.named_parameters()})
+    for name, (norm, product) in reference_pyramid["gradients"].items():
+        direction = seeded(f"direction of {name}", reference_pyramid["shapes"][name]).double()
+        assert actual[name].norm().item() == pytest.approx(norm, rel=1e-10, abs=1e-10), name
+        assert (actual[name] * direction).sum().item() == pytest.approx(product, rel=1e-9, abs=1e-9), name
 
 
 @pytest.mark.parametrize("resolution_px", [96, 160])
