@@ -38,7 +38,11 @@ GROUPS: dict[str, dict[str, type]] = {
     "data": DATA,
     "ema": AVERAGES,
 }
-COMMANDS: dict[str, type] = {"train": config.TrainConfig, "evaluate": config.EvaluateConfig}
+COMMANDS: dict[str, type] = {
+    "train": config.TrainConfig,
+    "evaluate": config.EvaluateConfig,
+    "export": config.ExportConfig,
+}
 
 
 def register() -> None:

@@ -140,3 +140,25 @@ class EvaluateConfig:
         one_of("weights", self.weights, "auto", "raw", "ema")
         one_of("precision", self.precision, "auto", "fp32", "bf16", "fp16")
         one_of("progress", self.progress, "auto", "bar", "plain")
+
+
+@dataclass
+class ExportConfig:
+    """`python -m rfdetr_train export checkpoint=RUN_OR_FILE format=... key=value ...`."""
+
+    checkpoint: str = MISSING
+    """A checkpoint file, or a run folder (its best.pt, else its last.pt)."""
+    format: str = "onnx"
+    """onnx; torch_export (a .pt2 program); safetensors (weights alone); or reference (a .pth of the reference
+    package)."""
+    weights: str = "auto"
+    """raw, ema, or auto: those that were best when the checkpoint was written."""
+    opset: int = 20
+    """The version of ONNX's operators."""
+    run_dir: str = "runs"
+    """Folder in which each export makes its own."""
+
+    def __post_init__(self) -> None:
+        one_of("format", self.format, "onnx", "torch_export", "safetensors", "reference")
+        one_of("weights", self.weights, "auto", "raw", "ema")
+        require(18 <= self.opset <= 23, "opset", self.opset, "give a number from 18 to 23")

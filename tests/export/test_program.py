@@ -1,0 +1,62 @@
+from itertools import pairwise
+
+import pytest
+import torch
+
+from rfdetr_train.engine.trained_model import TrainedModel
+from rfdetr_train.errors import UserError
+from rfdetr_train.export import program
+from rfdetr_train.export.program import DeployedDetector, check_agreement, clear_pictures
+
+
+def test_a_program_that_answers_otherwise_is_refused(trained: TrainedModel) -> None:
+    detector = DeployedDetector(trained)
+
+    def off_by(error: float, from_batch: int):
+        def run(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            boxes, logits = detector(images)
+            return boxes + error * (len(images) >= from_batch), logits
+
+        return run
+
+    check_agreement(off_by(0.9e-4, 1), detector, "x")
+    with pytest.raises(UserError, match=r"format=x: .* batch of 5 .* differs from the detector by 2.0e-04"):
+        check_agreement(off_by(2e-4, 5), detector, "x")
+    with pytest.raises(UserError, match="batch of 1"):
+        check_agreement(off_by(float("nan"), 1), detector, "x")
+
+
+class Ranked:
+    """Stands for a detector: the gap of each picture that it is shown is known beforehand."""
+
+    side_px = 2
+
+    def __init__(self, *gaps: float) -> None:
+        self.gaps, self.shown = list(gaps), []
+
+    def smallest_gap(self, picture: torch.Tensor) -> float:
+        self.shown.append(picture)
+        return self.gaps[len(self.shown) - 1]
+
+
+def test_pictures_are_those_that_rounding_does_not_decide() -> None:
+    detector = Ranked(0.0, 3e-5, 1e-6, 2e-5, 1.0)
+    pictures = clear_pictures(detector, 2)
+    assert len(detector.shown) == 4
+    assert torch.equal(pictures, torch.cat([detector.shown[3], detector.shown[1]]))
+
+
+def test_where_no_picture_is_clear_the_clearest_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "MOST_PICTURES", 3)
+    detector = Ranked(2e-6, 0.0, 3e-6)
+    assert torch.equal(clear_pictures(detector, 2), torch.cat([detector.shown[0], detector.shown[2]]))
+
+
+def test_the_gap_is_between_tokens_that_follow_each_other(trained: TrainedModel) -> None:
+    detector = DeployedDetector(trained)
+    pictures = torch.rand(2, 3, 64, 64)
+    with torch.no_grad():
+        scores = trained.model((pictures - detector.mean) / detector.std)["enc"]["logits"].amax(-1).double().numpy()
+    by_hand = min(float(a - b) for row in scores for a, b in pairwise(row))
+    assert detector.smallest_gap(pictures) == pytest.approx(by_hand, abs=1e-7)
+    assert by_hand >= 0
