@@ -1,34 +1,45 @@
-"""Making the weights of one model fit another: other classes, another resolution, fewer queries or groups."""
+"""Making the weights of one model fit another: other classes, sizes of pictures and patches, queries or groups."""
 
-import logging
 import math
-import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from timm.layers import resample_patch_embed
 from torch import Tensor, nn
 
+from rfdetr_train.adapters import under_adapters
+from rfdetr_train.checkpoint.class_heads import CLASS_HEAD, by_class
 from rfdetr_train.errors import UserError
 from rfdetr_train.position_table import resize_positions
 
-log = logging.getLogger(__name__)
-
 LEAST_SHARE = 0.5
 """A checkpoint of which less than this share of the numbers fits is refused: it is another model's."""
-CLASS_HEAD = re.compile(r"(two_stage\.groups\.\d+\.)?class_embed\..+")
-"""The parameters of the class heads: the detector's and one of each group of the two-stage selection."""
+QUERY_TABLES = ("refpoint_embed.weight", "query_feat.weight")
+NOT_IN_FILE = "not in the file: initial values"
+OTHER_SHAPE = "of another shape: initial values"
+
+Fitted = tuple[Tensor | None, str]
+"""A tensor in the wanted shape and what was done to it ("": nothing), or None and the reason."""
 
 
 class FitReport(NamedTuple):
     """What became of each tensor of the model."""
 
     taken: list[str]
-    resized: list[str]
-    fresh: list[str]
-    """Tensors that keep the values they have: class heads of other classes, or not in the file."""
+    adapted: dict[str, str]
+    """Tensors that had to be changed, with what was done; their optimizer moments do not fit."""
+    fresh: dict[str, str]
+    """Tensors that keep the values they have, with the reason."""
     unused: list[str]
     """Tensors of the file that the model does not have."""
+
+    def rows(self) -> list[tuple[str, int, str]]:
+        """(part, number of tensors, what happened), but for what was taken as it is."""
+        unused = dict.fromkeys(self.unused, "only in the file: not used")
+        happened = [(_part(name), what) for name, what in {**self.adapted, **self.fresh, **unused}.items()]
+        return [(part, count, what) for (part, what), count in Counter(happened).items()]
 
 
 class QueryLayout(NamedTuple):
@@ -37,104 +48,131 @@ class QueryLayout(NamedTuple):
     queries: int
     groups: int
 
-
-def classes_agree(saved: Sequence[str] | None, wanted: Sequence[str], source: str) -> bool:
-    """Whether the class names of a file are those of this run, in order; what differs is logged.
-
-    `saved` is None for a file that does not name its classes: class heads of unknown classes are of no use.
-    """
-    if saved is None:
-        log.warning("%s: does not say its classes, so the class heads start afresh", source)
-        return False
-    if list(saved) == list(wanted):
-        return True
-    log.warning("%s: has other classes, so the class heads start afresh: %s; here %s",
-                source, _shown(saved), _shown(wanted))  # fmt: skip
-    return False
+    @classmethod
+    def of(cls, state: dict[str, Tensor]) -> "QueryLayout":
+        """Of a detector's weights; each group has a selector of its own."""
+        groups = {name.split(".")[2] for name in state if name.startswith("two_stage.groups.")}
+        rows = len(state[QUERY_TABLES[1]]) if QUERY_TABLES[1] in state else 0
+        return cls(rows // max(1, len(groups)), len(groups))
 
 
 def load_fitting(
     model: nn.Module,
     saved: dict[str, Tensor],
-    saved_layout: QueryLayout | None,
-    layout: QueryLayout,
     source: str,
     *,
-    same_classes: bool,
+    class_rows: Sequence[int | None] = (),
+    allow_partial: bool = False,
 ) -> FitReport:
-    """Load what fits of `saved` into `model`, adapting what can be adapted, and log what was not taken as it was.
+    """Load what fits of `saved` into `model`, adapting what can be adapted.
 
     Args:
         model: the detector, or its average.
-        saved: a state dict under our names.
-        saved_layout: queries and groups of the model it belongs to; None where they are not known.
-        layout: those of `model`.
+        saved: a state dict under our names; plain weights find their layers where those have adapters.
         source: what the log calls the file.
-        same_classes: whether the file's class names are those of `model`, in order, as `classes_agree` finds out;
-            otherwise the class heads stay as they are in `model`.
+        class_rows: for each logit of `model` that of the file, as `match_classes` finds out.
+        allow_partial: take also what fits of a file of which most does not.
 
     Raises:
         UserError: less than half of the model's numbers find a value in the file.
     """
     own = model.state_dict()
-    report = FitReport([], [], [], sorted(set(saved) - set(own)))
+    saved = under_adapters(saved, own)
+    layouts = QueryLayout.of(saved), QueryLayout.of(own)
+    report = FitReport([], {}, {}, sorted(set(saved) - set(own)))
     fitted = {}
     for name, target in own.items():
-        value = saved.get(name) if same_classes or not CLASS_HEAD.fullmatch(name) else None
-        adapted = None if value is None else _adapt(name, value, target, saved_layout, layout)
-        if adapted is None:
-            report.fresh.append(name)
-            continue
-        (report.taken if adapted is value else report.resized).append(name)
-        fitted[name] = adapted
+        value, what = _fit(name, saved[name], target, layouts, class_rows) if name in saved else (None, NOT_IN_FILE)
+        if value is None:
+            report.fresh[name] = what
+        else:
+            fitted[name] = value
+            if what:
+                report.adapted[name] = what
+    report.taken.extend(name for name in fitted if name not in report.adapted)
     share = sum(t.numel() for t in fitted.values()) / max(1, sum(t.numel() for t in own.values()))
-    if share < LEAST_SHARE:
+    if share < LEAST_SHARE and not allow_partial:
+        name = next(iter(report.fresh))
+        there = f"has shape {list(saved[name].shape)} there" if name in saved else "is not there"
         raise UserError(
-            f"{source}: only {share:.0%} of the model's numbers fit; is it the checkpoint of another model?"
+            f"{source}: only {share:.0%} of the model's numbers fit ({name} {there}, {list(own[name].shape)} here); "
+            "is it the checkpoint of another model? weights_allow_partial=true takes what fits"
         )
     model.load_state_dict(fitted, strict=False)
-    _log_report(report, source)
     return report
 
 
-def _adapt(
-    name: str, value: Tensor, target: Tensor, saved_layout: QueryLayout | None, layout: QueryLayout
-) -> Tensor | None:
-    """`value` in the shape of `target`, or None if that makes no sense."""
-    if value.shape == target.shape and saved_layout in (None, layout):
-        return value
-    if name in ("refpoint_embed.weight", "query_feat.weight"):
-        return _regroup_queries(value, saved_layout, layout)
+def _fit(
+    name: str,
+    value: Tensor,
+    target: Tensor,
+    layouts: tuple[QueryLayout, QueryLayout],
+    class_rows: Sequence[int | None],
+) -> Fitted:
+    if CLASS_HEAD.fullmatch(name):
+        return by_class(value, target, class_rows)
+    if name in QUERY_TABLES and value.shape[1:] == target.shape[1:]:
+        return _by_group(value, target, *layouts)
     if value.shape == target.shape:
-        return value
+        return value, ""
+    resized = None
     if name.endswith("pos_embed"):
-        return _resize_positions(value, target)
-    return None
+        resized = _resize_positions(value, target)
+    elif name.endswith("patch_embed.proj.weight"):
+        resized = _resize_patches(value, target)
+    return resized or (None, OTHER_SHAPE)
 
 
-def _regroup_queries(value: Tensor, saved: QueryLayout | None, wanted: QueryLayout) -> Tensor | None:
-    """Each group keeps its own first queries; more queries or groups than the file has cannot be made up."""
-    if saved is None or saved.queries < wanted.queries or saved.groups < wanted.groups:
-        return None
-    table = value.reshape(saved.groups, saved.queries, -1)
-    return table[: wanted.groups, : wanted.queries].reshape(wanted.groups * wanted.queries, -1).contiguous()
+def _by_group(value: Tensor, target: Tensor, saved: QueryLayout, wanted: QueryLayout) -> Fitted:
+    """Each group keeps its own first queries; those that the file has not keep their initial values."""
+    if saved == wanted:
+        return value, ""
+    if len(value) != saved.groups * saved.queries:
+        return None, OTHER_SHAPE
+    table, old = target.clone(), value.reshape(saved.groups, saved.queries, -1)
+    groups, queries = min(saved.groups, wanted.groups), min(saved.queries, wanted.queries)
+    table.view(wanted.groups, wanted.queries, -1)[:groups, :queries] = old[:groups, :queries]
+    what = f"the first {queries} of {saved.queries} queries of the first {groups} of {saved.groups} groups"
+    if (groups, queries) != (wanted.groups, wanted.queries):
+        what += f"; initial values in the other {len(table) - groups * queries} of {len(table)} rows"
+    return table, what
 
 
-def _resize_positions(value: Tensor, target: Tensor) -> Tensor | None:
+def _resize_positions(value: Tensor, target: Tensor) -> Fitted | None:
     """A position table (1, 1 + h * w, width) for another square grid; the class token's part is kept."""
     side, wanted = (math.isqrt(t.shape[1] - 1) for t in (value, target))
     if value.shape[2] != target.shape[2] or side * side + 1 != value.shape[1] or wanted * wanted + 1 != target.shape[1]:
         return None
     patches = resize_positions(value[:, 1:], (wanted, wanted)).flatten(1, 2)
-    return torch.cat([value[:, :1], patches.to(value.dtype)], dim=1)
+    what = f"positions resized from {side}x{side} to {wanted}x{wanted}"
+    return torch.cat([value[:, :1], patches.to(value.dtype)], dim=1), what
 
 
-def _log_report(report: FitReport, source: str) -> None:
-    log.info("%s: %d tensors taken as they are", source, len(report.taken))
-    for word, names in (("resized", report.resized), ("start afresh", report.fresh), ("not used", report.unused)):
-        if names:
-            log.warning("%s: %d tensors %s: %s", source, len(names), word, _shown(names))
+def _resize_patches(value: Tensor, target: Tensor) -> Fitted | None:
+    """The patch convolution (width, channels, p, p) for patches of another side and for other input channels."""
+    (width, channels, side, _), (wanted_width, wanted_channels, wanted_side, _) = value.shape, target.shape
+    if width != wanted_width:
+        return None
+    done = []
+    if channels != wanted_channels:
+        value = _other_channels(value, wanted_channels)
+        done.append(f"from {channels} input channels to {wanted_channels}")
+    if side != wanted_side:
+        value = resample_patch_embed(value, [wanted_side, wanted_side])
+        done.append(f"from patches of {side} pixels to {wanted_side}")
+    return value, "patch convolution: " + ", ".join(done)
 
 
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+def _other_channels(kernel: Tensor, wanted: int) -> Tensor:
+    """(E, I, p, p) for `wanted` channels: their sum for one, else repeated in turn and scaled to answer as strongly.
+
+    So a grey picture gets, as one channel or as RGB, the same answer.
+    """
+    channels = kernel.shape[1]
+    if wanted == 1:
+        return kernel.sum(dim=1, keepdim=True)
+    return kernel[:, [k % channels for k in range(wanted)]] * (channels / wanted)
+
+
+def _part(name: str) -> str:
+    return "class heads" if CLASS_HEAD.fullmatch(name) else name.split(".")[0]

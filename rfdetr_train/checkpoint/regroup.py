@@ -7,7 +7,7 @@ on another number of them, and lets the file's rates overwrite the config's. Non
 import copy
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from rfdetr_train.checkpoint.regroup_scheduler import (
     regroup_scheduler_state,
     rescaled,
 )
-from rfdetr_train.checkpoint.saved_optimizer import SavedOptimizer, Sources, read_saved, with_names
+from rfdetr_train.checkpoint.saved_optimizer import SavedOptimizer, Sources, read_saved
 from rfdetr_train.state_dicts import State
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,6 @@ def restore_optimization(
     saved_scheduler: State,
     *,
     sources: Sources | None = None,
-    order: Sequence[str] | None = None,
     fresh: Collection[str] = (),
 ) -> Account:
     """Load the optimizer's state, then the scheduler's, after both have been built.
@@ -76,14 +75,11 @@ def restore_optimization(
         saved_optimizer: `optimizer.state_dict()` of the run to continue, under any grouping.
         saved_scheduler: the scheduler state saved with it.
         sources: our name -> the saved names that it is joined from, where they differ.
-        order: the saved names in their order, for a state without names that has one group per parameter.
         fresh: our names of parameters whose weights are not the saved ones, so that the saved moments are not theirs.
 
     Raises:
         UserError: the scheduler's state is not over the saved groups, or its entries disagree within one of ours.
     """
-    if order is not None:
-        saved_optimizer = with_names(saved_optimizer, order)
     saved = read_saved(saved_optimizer, optimizer, sources)
     cycles_momentum = _cycles_momentum(saved_scheduler)
     account = load_optimizer_state(optimizer, saved, keep_momentum=cycles_momentum, fresh=fresh)

@@ -1,5 +1,6 @@
 """A saved optimizer state by parameter name: where each of our parameters, and each of our groups, comes from."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,18 +47,18 @@ class SavedOptimizer:
         return {name: index for index, group in enumerate(self.groups) for name in group["param_names"]}
 
 
-def with_names(saved: State, names: Sequence[str]) -> State:
-    """Name a state that has no names, if it has one group per parameter and as many of them as there are `names`.
+def with_names(saved: State, names: Sequence[Sequence[str]]) -> State:
+    """Name a state that has no names, if its groups are as many and as long as those of `names`.
 
-    Any other state, already merged or not recognised, is returned untouched.
+    Any other state, of other groups or not recognised, is returned untouched.
     """
     groups = saved["param_groups"]
-    unnamed = all("param_names" not in group and len(group["params"]) == 1 for group in groups)
-    if not unnamed or len(groups) != len(names):
+    unnamed = all("param_names" not in group for group in groups)
+    if not unnamed or [len(group["params"]) for group in groups] != [len(own) for own in names]:
         return saved
     return {
         **saved,
-        "param_groups": [{**group, "param_names": [name]} for group, name in zip(groups, names, strict=True)],
+        "param_groups": [{**group, "param_names": list(own)} for group, own in zip(groups, names, strict=True)],
     }
 
 
@@ -68,6 +69,28 @@ def reference_order(names: Iterable[str]) -> list[str]:
     decoder = [name for name in names if name.startswith("transformer.decoder.")]
     elsewhere = [name for name in names if not name.startswith(("backbone.0.encoder.", "transformer.decoder."))]
     return elsewhere + encoder + decoder
+
+
+def reference_groups(
+    order: Iterable[str], *, layer_decay: float = 0.8, component_decay: float = 0.7, weight_decay: float = 1e-4
+) -> list[list[str]]:
+    """How newer releases of the reference join the single-parameter groups `order`: those of equal hyperparameters.
+
+    Of the recipe only matters which parameters come out equal.
+    """
+
+    def key(name: str) -> tuple[object, ...]:
+        if not name.startswith("backbone.0.encoder."):
+            return ("decoder",) if name.startswith("transformer.decoder.") and component_decay != 1 else ("elsewhere",)
+        block = re.search(r"\.layer\.(\d+)\.", name)
+        depth = block[1] if block else "embeddings" if "embeddings" in name else "norm"
+        decays = not any(part in name for part in ("bias", "norm", "embeddings"))
+        return "encoder", depth if layer_decay != 1 else "", decays if weight_decay else True
+
+    joined: dict[tuple[object, ...], list[str]] = {}
+    for name in order:
+        joined.setdefault(key(name), []).append(name)
+    return list(joined.values())
 
 
 def read_saved(saved: State, optimizer: Optimizer, sources: Sources | None = None) -> SavedOptimizer:

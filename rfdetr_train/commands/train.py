@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rfdetr_train.adapters import under_adapters
 from rfdetr_train.checkpoint import files
+from rfdetr_train.checkpoint.class_heads import match_classes
 from rfdetr_train.checkpoint.find_run import find_resume, refuse_used_folder
-from rfdetr_train.checkpoint.fit import classes_agree, load_fitting
+from rfdetr_train.checkpoint.fit import load_fitting
+from rfdetr_train.checkpoint.reference_run import read_run
 from rfdetr_train.checkpoint.starting_weights import RANDOM_WARNING, find_starting_weights
 from rfdetr_train.checkpoint.versions import versions
 from rfdetr_train.commands.summary import RunSummary
@@ -30,7 +31,7 @@ from rfdetr_train.engine.averaging import build_average
 from rfdetr_train.engine.optimization import build_optimization
 from rfdetr_train.engine.precision import Precision, choose_device
 from rfdetr_train.engine.recorder import Recorder
-from rfdetr_train.engine.run import Run, query_layout
+from rfdetr_train.engine.run import Run, show_fit
 from rfdetr_train.engine.run_length import RunLength
 from rfdetr_train.engine.run_plots import RunPlots
 from rfdetr_train.engine.saver import Saver
@@ -60,7 +61,7 @@ def train(config: TrainConfig, run_dir: Path) -> float | None:
     parent = find_resume(config.resume, run_dir, Path(config.run_dir), dataclasses.asdict(config))
     if parent is None:
         refuse_used_folder(run_dir)
-    saved = files.load(parent) if parent else None
+    saved = read_run(parent) if parent else None
     pretrained = config.model.pretrained and parent is None
     model = build_model(config.model, len(dataset.label_map.names), pretrained).to(precision.device)
     source = str(parent) if parent else load_starting_weights(model, config, dataset)
@@ -74,7 +75,10 @@ def train(config: TrainConfig, run_dir: Path) -> float | None:
         saver = Saver(run_dir / "checkpoints", config.checkpoint, run.to_checkpoint)
         if parent is not None and saved is not None:
             run.restore(saved, str(parent))
-            saver.adopt(parent, run.loop.best)
+            if "recipe" in saved:  # a file of the reference, which would not do as one of ours
+                saver.save(run.loop.step)
+            else:
+                saver.adopt(parent, run.loop.best)
             continue_metrics(parent, run_dir, run)
         signals, plots = StopSignals(), build_plots(config, dataset, run_dir)
         trainer = build_trainer(run, run_dir, loader, length, saver, signals, plots, stack)
@@ -118,16 +122,9 @@ def load_starting_weights(model: RFDETR, config: TrainConfig, dataset: Dataset) 
         start = find_starting_weights(config.weights, config.model.name, Path(config.weights_dir), counter.show)
     if start is None:
         return "random"
-    layout = query_layout(dataclasses.asdict(config.model))
-    same_classes = classes_agree(start.class_names, dataset.label_map.names, start.source)
-    load_fitting(
-        model,
-        under_adapters(start.state, model.state_dict()),
-        start.layout,
-        layout,
-        start.source,
-        same_classes=same_classes,
-    )
+    rows = match_classes(start.class_names, dataset.label_map.names, start.source)
+    partial = config.weights_allow_partial
+    show_fit(load_fitting(model, start.state, start.source, class_rows=rows, allow_partial=partial), start.source)
     return start.source
 
 
@@ -137,7 +134,7 @@ def settle_batch_size(
     """The config with a number in the place of `batch_size=auto`: that of the run it resumes, else what fits."""
     if config.trainer.batch_size != "auto":
         return config
-    if saved is not None:
+    if saved is not None and saved["config"]:
         size = saved["config"]["trainer"]["batch_size"]
     else:
         criterion = Criterion(config.model.num_queries, match)

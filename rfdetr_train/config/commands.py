@@ -41,10 +41,13 @@ class TrainConfig:
     """Where training starts: auto (published weights if cached or reachable, else random, said loudly), coco (published
     weights or an error), none (random), a checkpoint file or run folder, or the https address of a file, best with its
     checksum: https://host/x.pth#sha256=... (or md5)."""
+    weights_allow_partial: bool = False
+    """Take what fits of `weights` or `resume` where it is less than half of the model; without it that is refused."""
     weights_dir: str = "~/.cache/rfdetr_train"
     """Folder of downloaded weights; processes may share it."""
     resume: Optional[str] = None
-    """Continue a run: a checkpoint, a run folder, or auto (the newest run of the same config under run_dir)."""
+    """Continue a run: a checkpoint, also a .ckpt of the reference package, a run folder, or auto (the newest run of the
+    same config under run_dir)."""
     seed: int = 0
     """The seed of everything random."""
     run_dir: str = "runs"
@@ -62,6 +65,8 @@ class TrainConfig:
         if "://" in self.weights:
             address("weights", self.weights)
         self._check_model()
+        unused = self.weights_allow_partial and self.weights == "none" and self.resume is None
+        require(not unused, "weights_allow_partial", True, "does nothing with weights=none; leave it out")
         for part in ("encoder", "projector", "decoder"):
             until = getattr(self.freeze, part).until_epoch
             ok = until is None or until < self.trainer.epochs

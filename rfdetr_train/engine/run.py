@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rfdetr_train.adapters import under_adapters
-from rfdetr_train.checkpoint.fit import FitReport, QueryLayout, classes_agree, load_fitting
+from rfdetr_train.checkpoint.class_heads import match_classes
+from rfdetr_train.checkpoint.fit import FitReport, load_fitting
 from rfdetr_train.checkpoint.random_state import random_state, restore_random_state
 from rfdetr_train.checkpoint.regroup import restore_optimization
 from rfdetr_train.checkpoint.versions import versions
@@ -19,6 +19,7 @@ from rfdetr_train.engine.loop_state import LoopState
 from rfdetr_train.engine.optimization import Optimization
 from rfdetr_train.engine.precision import Precision
 from rfdetr_train.labels import LabelMap
+from rfdetr_train.loggers.tables import print_table
 from rfdetr_train.models.rfdetr import RFDETR
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class Run:
         }
 
     def restore(self, saved: dict[str, Any], source: str) -> None:
-        """Go on where the checkpoint `saved` was written; what does not fit this run is said and starts afresh."""
+        """Go on where `saved`, as `read_run` gives it, was written; what does not fit is said and starts afresh."""
         self.loop.update(saved["loop"])
         self._reconsider_early_stop()
         self._reconsider_best(saved, source)
@@ -78,26 +79,45 @@ class Run:
             self.optimization.scheduler,
             saved["optimizer"],
             saved["scheduler"],
-            fresh={*report.fresh, *report.resized},
+            sources=saved.get("sources"),
+            fresh={*report.fresh, *report.adapted},
         )
         if saved["scaler"]:  # empty unless the run was in fp16
             self.precision.scaler.load_state_dict(saved["scaler"])
-        restore_random_state(saved["random"])
+        if saved["random"]:
+            restore_random_state(saved["random"])
+        if "recipe" in saved:
+            self._say_what_differs(saved["recipe"], source)
         log.info("%s: going on after step %d", source, self.loop.step)
 
     def _load_weights(self, saved: dict[str, Any], source: str) -> FitReport:
-        names = LabelMap.from_plain(saved["label_map"]).names
-        same_classes = classes_agree(names, self.dataset.label_map.names, source)
-        layout, own_layout = query_layout(saved["model_config"]), query_layout(asdict(self.model.config))
+        names, wanted = saved["class_names"], self.dataset.label_map.names
+        if names is None and len(saved["model"]["class_embed.bias"]) == len(wanted) + 1:
+            log.warning("%s: does not say its classes; they are as many as here, so they are taken to be the same: %s",
+                        source, ", ".join(wanted[:20]))  # fmt: skip
+            names = (*wanted, None)
+        rows, partial = match_classes(names, wanted, source), self.config.weights_allow_partial
 
         def load(model: nn.Module, state: dict[str, Tensor]) -> FitReport:
-            return load_fitting(
-                model, under_adapters(state, model.state_dict()), layout, own_layout, source, same_classes=same_classes
-            )
+            return load_fitting(model, state, source, class_rows=rows, allow_partial=partial)
 
         report = load(self.model, saved["model"])
+        show_fit(report, source)
         self.average.load_state_dict(saved["ema"], load)
         return report
+
+    def _say_what_differs(self, recipe: dict[str, Any], source: str) -> None:
+        """A run of the reference goes on under this config, and without what only our checkpoints hold."""
+        log.warning("%s: the random state, the best AP and the place inside an epoch start afresh", source)
+        config = asdict(self.config)
+        here = {key: config[section].get(name) for key in recipe for section, name in [key.split(".")]}
+        other = [f"{key}={value} (here {here[key]})" for key, value in recipe.items() if (here[key] or 0) != value]
+        if other:
+            log.warning("%s: was trained with %s; this config holds", source, ", ".join(other))
+        steps_per_epoch = -(-self._counts()["train"] // self._counts()["images_per_step"])
+        if self.loop.step != self.loop.epoch * steps_per_epoch:
+            log.warning("%s: has made %d steps in %d epochs, an epoch has %d here; the schedule goes on from the step",
+                        source, self.loop.step, self.loop.epoch, steps_per_epoch)  # fmt: skip
 
     def _reconsider_early_stop(self) -> None:
         """A run that had stopped early goes on if this config is more patient."""
@@ -128,13 +148,17 @@ class Run:
 
     def _reconsider_best(self, saved: dict[str, Any], source: str) -> None:
         """An AP on another data set is nothing to be measured against."""
+        if not self.loop.best:
+            return
         same_classes = LabelMap.from_plain(saved["label_map"]) == self.dataset.label_map
-        if self.loop.best and not (same_classes and saved["counts"]["valid"] == len(self.dataset.splits["valid"])):
+        if not (same_classes and saved["counts"]["valid"] == len(self.dataset.splits["valid"])):
             log.warning("%s: was scored on another data set, so its best AP does not count here", source)
             self.loop.best = self.loop.last = None
             self.loop.evaluations_without_gain = 0
 
 
-def query_layout(model_config: dict[str, Any]) -> QueryLayout:
-    """Queries and groups of a model from its config."""
-    return QueryLayout(model_config["num_queries"], model_config["group_detr"])
+def show_fit(report: FitReport, source: str) -> None:
+    """Say how much of a file was taken as it is, and in one table what was not."""
+    log.info("%s: %d tensors taken as they are", source, len(report.taken))
+    if rows := report.rows():
+        print_table(f"{source}: what did not fit", ["part", "tensors", "what happened"], rows)

@@ -77,7 +77,7 @@ def reference_config(config: ModelConfig) -> dict[str, Any]:
         require(getattr(config, key) == getattr(defaults, key), f"model.{key}", getattr(config, key), remedy)
     return {
         "encoder": REFERENCE_ENCODERS[config.backbone],
-        "positional_encoding_size": config.position_grid or config.resolution // config.patch_size,
+        "positional_encoding_size": config.position_grid or config.resolution // config.cell_px,
         "num_select": config.num_queries,
         **{theirs: getattr(config, ours) for ours, theirs in REFERENCE_KEYS.items()},
     }

@@ -1,7 +1,5 @@
 import io
 import json
-import math
-import os
 import re
 from copy import deepcopy
 from pathlib import Path
@@ -10,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from rfdetr_train.checkpoint.reference_weights import reference_names
 from rfdetr_train.checkpoint.regroup import load_optimizer_state, restore_optimization
 from rfdetr_train.checkpoint.regroup_scheduler import regroup_scheduler_state
-from rfdetr_train.checkpoint.saved_optimizer import read_saved, reference_order, with_names
+from rfdetr_train.checkpoint.saved_optimizer import read_saved, reference_groups, reference_order, with_names
 from rfdetr_train.config import (
     AdafactorConfig,
     AdagradConfig,
@@ -22,7 +19,6 @@ from rfdetr_train.config import (
     CosineScheduleConfig,
     LBFGSConfig,
     LionConfig,
-    ModelConfig,
     MuonConfig,
     NAdamConfig,
     ParameterRule,
@@ -33,7 +29,6 @@ from rfdetr_train.config import (
     TorchSchedulerConfig,
 )
 from rfdetr_train.errors import UserError
-from rfdetr_train.models.rfdetr import build_model
 from rfdetr_train.optim.optimizers import build_optimizer
 from rfdetr_train.optim.param_groups import annotate
 from rfdetr_train.optim.schedulers import build_scheduler
@@ -505,20 +500,23 @@ class TestWithoutNames:
         first.train(range(7))
         second = Parts()
 
-        account = second.resume(self.unnamed(first), order=order)
+        weights, optimizer_state, scheduler_state = self.unnamed(first)
+        named = with_names(optimizer_state, [[name] for name in order])
+        account = second.resume((weights, named, scheduler_state))
 
         assert sorted(account.moved) == sorted(ROLES)
         assert_equal_moments(second, first)
         assert second.train(range(7, 15)) == expected[7:]
         assert_equal_weights(second, whole)
 
-    def test_merged_or_not_recognised_states_pass_untouched(self):
+    def test_groups_of_other_numbers_or_with_names_pass_untouched(self):
+        single = [[name] for name in ROLES]
         _, merged, _ = self.unnamed(Parts())
-        assert with_names(merged, list(ROLES)) is merged
-        _, single, _ = self.unnamed(Parts(AdamWConfig(merge_groups=False)))
-        assert with_names(single, list(ROLES)[1:]) is single
+        assert with_names(merged, single) is merged
+        _, unnamed, _ = self.unnamed(Parts(AdamWConfig(merge_groups=False)))
+        assert with_names(unnamed, single[1:]) is unnamed
         _, named, _ = Parts(AdamWConfig(merge_groups=False)).saved()
-        assert with_names(named, list(ROLES)) is named
+        assert with_names(named, single) is named
 
     def test_the_same_groups_load_by_position(self):
         first, second = Parts(), Parts()
@@ -584,45 +582,21 @@ def test_order_of_the_references_groups():
     assert reference_order(encoder_first) == names
 
 
-LEGACY = os.environ.get("RFDETR_TRAIN_LEGACY")
+@pytest.mark.parametrize("model", ["nano", "small", "medium"])
+def test_how_newer_releases_join_the_groups(model: str):
+    """By equal hyperparameters in order of appearance, here from the rates and decays that the reference gives."""
+    rows = json.loads((FIXTURES / "reference_param_groups.json").read_text())[model]["parameters"]
+    joined: dict[tuple[float, float], list[str]] = {}
+    for row in rows:
+        joined.setdefault((row["lr"], row["weight_decay"]), []).append(row["name"])
+    assert reference_groups(row["name"] for row in rows) == list(joined.values())
 
 
-@pytest.mark.skipif(LEGACY is None, reason="RFDETR_TRAIN_LEGACY names no folder with reference_1.9.4_cosine.ckpt")
-@pytest.mark.parametrize("total_steps", [10, 20], ids=["the run that ended", "a longer run"])
-def test_a_checkpoint_of_the_reference_before_it_grouped(toy_config: ModelConfig, total_steps: int):
-    """345 groups of one parameter and a `LambdaLR` with 345 entries, after 10 steps; no names anywhere."""
-    saved = torch.load(Path(LEGACY or "") / "reference_1.9.4_cosine.ckpt", weights_only=True, map_location="cpu")
-    weights = {name.removeprefix("model."): tensor for name, tensor in saved["state_dict"].items()}
-    order = reference_order(name for name in weights if name != "_kp_active_mask")
-    (optimizer_state,), (scheduler_state,) = saved["optimizer_states"], saved["lr_schedulers"]
-    assert len(order) == len(optimizer_state["param_groups"]) == len(scheduler_state["base_lrs"]) == 345
-    num_classes = weights["class_embed.weight"].shape[0] - 1
-    model = build_model(toy_config, num_classes)
-    config = AdamWConfig()
-    optimizer = build_optimizer(config, annotate(model.named_parameters(), model.parameter_roles(), config), "cpu")
-    scheduler = build_scheduler(optimizer, COSINE, warmup_steps=0, total_steps=total_steps, steps_per_epoch=5)
-    sources = {name: reference_names(name) for name, _ in model.named_parameters()}
-
-    account = restore_optimization(optimizer, scheduler, optimizer_state, scheduler_state, sources=sources, order=order)
-
-    assert len(account.moved) == len(sources) == 296
-    assert (account.dropped, account.new) == ({}, [])
-    assert len(optimizer.param_groups) == 28
-    index_of = {name: index for index, name in enumerate(order)}
-    parameters = dict(model.named_parameters())
-    for name, parameter in parameters.items():
-        old = [optimizer_state["state"][index_of[source]] for source in sources[name]]
-        state = optimizer.state[parameter]
-        assert state["step"] == 10
-        for key in ("exp_avg", "exp_avg_sq"):
-            assert torch.equal(state[key], torch.cat([part[key] for part in old])), (name, key)
-    assert scheduler.scheduler.last_epoch == 10
-    saved_rates = [group["lr"] for group in optimizer_state["param_groups"]]
-    for step in range(10, total_steps + 1):
-        share = 0.1 + (1 - 0.1) * 0.5 * (1 + math.cos(math.pi * (step / total_steps)))  # the reference's formula
-        for group in optimizer.param_groups:
-            for index in (index_of[source] for name in group["param_names"] for source in sources[name]):
-                assert group["lr"] == optimizer_state["param_groups"][index]["initial_lr"] * share
-                assert total_steps == 20 or group["lr"] == saved_rates[index]
-        optimizer.step()
-        scheduler.step()
+@pytest.mark.parametrize(("recipe", "groups"), [
+    ({"weight_decay": 0.0}, 16), ({"component_decay": 1.0}, 27), ({"layer_decay": 1.0}, 4),
+    ({"weight_decay": 0.0, "component_decay": 1.0, "layer_decay": 1.0}, 2),
+])  # fmt: skip
+def test_a_recipe_without_some_of_its_decays_joins_more(recipe: dict[str, float], groups: int):
+    """As many groups as release 1.11.2 makes of nano."""
+    rows = json.loads((FIXTURES / "reference_param_groups.json").read_text())["nano"]["parameters"]
+    assert len(reference_groups((row["name"] for row in rows), **recipe)) == groups

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from rfdetr_train.checkpoint.fit import QueryLayout
 from rfdetr_train.checkpoint.published import Unavailable
 from rfdetr_train.checkpoint.starting_weights import best_kind, find_starting_weights, read_weights
 from rfdetr_train.errors import UserError
@@ -20,20 +19,14 @@ from rfdetr_train.errors import UserError
 
 def test_a_file_of_the_reference_package(tmp_path: Path, reference_toy: dict[str, Any], toy_model) -> None:
     """`args` is a Namespace in older files and a dict in newer ones; it is only read as values."""
-    arguments = {"num_queries": 20, "group_detr": 3, "output_dir": "x", "class_names": ["cat", "dog"]}
+    arguments = {"output_dir": "x", "class_names": ["ant", "bee", "cat", "dog", ""]}
     for number, args in enumerate([argparse.Namespace(**arguments), arguments, None]):
         path = tmp_path / f"{number}.pth"
         torch.save({"model": reference_toy["state_dict"], "args": args}, path)
         start = read_weights(path)
-        assert start.layout == (QueryLayout(20, 3) if args is not None else None)
-        assert start.class_names == (("cat", "dog") if args is not None else None)
+        assert start.class_names == (("ant", "bee", "cat", "dog", None, None) if args is not None else None)
+        assert start.source == f"{path} (reference package, raw weights)"
         toy_model.load_state_dict(start.state)  # strict: every name is ours and none is missing
-
-
-@pytest.mark.parametrize("names", [None, [], "cat", [1, 2], {0: "cat"}])
-def test_what_is_no_list_of_names_says_no_classes(tmp_path: Path, reference_toy: dict[str, Any], names: object) -> None:
-    torch.save({"model": reference_toy["state_dict"], "args": {"class_names": names}}, tmp_path / "x.pth")
-    assert read_weights(tmp_path / "x.pth").class_names is None
 
 
 def ours(best: str | None, num_updates: int | None) -> dict[str, Any]:
@@ -41,8 +34,8 @@ def ours(best: str | None, num_updates: int | None) -> dict[str, Any]:
     return {
         "model": {"w": torch.tensor([1.0])},
         "ema": None if num_updates is None else {"model": {"w": torch.tensor([2.0])}, "num_updates": num_updates},
+        "format": 1,
         "loop": {"best": best and {"weights": best}},
-        "model_config": {"num_queries": 20, "group_detr": 3},
         "label_map": {0: {"id": 7, "name": "cat"}, 1: {"id": 3, "name": "dog"}},
     }
 
@@ -60,8 +53,7 @@ def test_one_of_our_checkpoints_gives_the_weights_that_scored_best(
     torch.save(saved, tmp_path / "best.pt")
     start = read_weights(tmp_path / "best.pt")
     assert start.state["w"].item() == (1.0 if kind == "raw" else 2.0)
-    assert start.class_names == ("cat", "dog")
-    assert start.layout == QueryLayout(20, 3)
+    assert start.class_names == ("cat", "dog", None)
     assert f"({kind} weights)" in start.source
 
 

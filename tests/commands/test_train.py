@@ -114,17 +114,45 @@ def test_swa_resumes_to_the_bit(run: Run) -> None:
         assert rows_without_speed(whole) == rows_without_speed(resumed)
 
 
-def test_other_classes_are_a_fresh_head_on_resume(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_classes_on_resume_take_over_their_rows(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first = run("first", "trainer.epochs=1")
     changed = files.load(first / "checkpoints/last.pt")
     changed["label_map"][0]["name"] = "ellipse"
     torch.save(changed, tmp_path / "changed.pt")
     caplog.set_level("INFO")
     second = run("second", f"resume={tmp_path / 'changed.pt'}", "trainer.epochs=2")
-    assert "class_embed" in caplog.text
+    assert "taken over by name: square, triangle; new: circle" in caplog.text
+    assert "class heads        6  3 of 4 rows taken over by class name" in caplog.text
     assert "6 tensors (its weights are not the saved ones)" in caplog.text  # the head and its two groups' copies
     assert "its best AP does not count here" in caplog.text
     assert json.loads((second / "summary.json").read_text())["best"]["step"] == 6
+
+
+def test_other_sizes_on_resume_fit_the_average_too(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Positions, patches and queries are adapted in both models and start without moments; the rest goes on."""
+    first = run("first", "trainer.epochs=1")
+    caplog.set_level("INFO")
+    sizes = ["model.resolution=128", "model.patch_size=16", "model.num_queries=12", "model.group_detr=3"]
+    still = ["optimizer.lr=0", "optimizer.encoder_lr=0", "trainer.epochs=2", "trainer.max_steps=4"]
+    second = run("second", f"resume={first}", *sizes, "model.position_grid=12", *still)
+    rows = [" ".join(line.split()) for line in caplog.text.splitlines()]
+    assert "backbone 1 positions resized from 8x8 to 12x12" in rows
+    assert "backbone 1 patch convolution: from patches of 8 pixels to 16" in rows
+    queries = "the first 10 of 10 queries of the first 2 of 2 groups; initial values in the other 16 of 36 rows"
+    assert {f"query_feat 1 {queries}", f"refpoint_embed 1 {queries}"} <= set(rows)
+    assert caplog.text.count("what did not fit") == 1  # of the model; the average is the same to look at
+    assert "dropped: 4 tensors (its weights are not the saved ones)" in caplog.text
+    before, after = (files.load(folder / "checkpoints/last.pt") for folder in (first, second))
+    kept = [*range(10), *range(12, 22)]  # of groups of 12, the first 10 of the first two
+    for there, here in ((before["model"], after["model"]), (before["ema"]["model"], after["ema"]["model"])):
+        assert here["backbone.vit.pos_embed"].shape == (1, 145, 24)
+        assert here["backbone.vit.patch_embed.proj.weight"].shape == (24, 3, 16, 16)
+        # with a rate of 0 the average still moves, towards the model
+        torch.testing.assert_close(here["query_feat.weight"][kept], there["query_feat.weight"], rtol=0, atol=1e-2)
+    assert torch.equal(after["model"]["query_feat.weight"][kept], before["model"]["query_feat.weight"])
+    assert after["ema"]["num_updates"] == 4
 
 
 @pytest.mark.parametrize(("batch_size", "position", "steps"), [(2, 1, 9), (5, 1, 5), (1, 2, 14)])
