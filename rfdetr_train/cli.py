@@ -13,7 +13,7 @@ from typing import Any
 from rfdetr_train import __version__
 from rfdetr_train.errors import Interrupted, JobFailed, UserError
 
-COMMANDS = ("train", "evaluate", "export")
+COMMANDS = ("train", "evaluate", "predict", "export")
 FOLDER_COMMANDS = ("report", "compare")
 """Commands that take run folders and no config."""
 PACKAGE = Path(__file__).resolve().parent

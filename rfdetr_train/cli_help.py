@@ -17,6 +17,7 @@ Examples
   python -m rfdetr_train experiment=demo                            a tiny detector, minutes on a processor
   python -m rfdetr_train -m optimizer.lr=1e-4,2e-4                  a sweep, one folder a job
   python -m rfdetr_train evaluate checkpoint=RUN                    score a run or a checkpoint file
+  python -m rfdetr_train predict checkpoint=RUN source=FOLDER       or a picture, a pattern, a video
   python -m rfdetr_train export checkpoint=RUN format=onnx          or torch_export, safetensors, reference
   python -m rfdetr_train report RUN                                 make report.html again, also while it runs
   python -m rfdetr_train compare RUN RUN                            differing keys, curves, metrics

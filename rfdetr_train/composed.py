@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from rfdetr_train.cli_help import did_you_mean
 from rfdetr_train.errors import UserError
 
-PATH_KEYS = ("run_dir", "data.root", "weights_dir", "weights", "resume", "checkpoint")
+PATH_KEYS = ("run_dir", "data.root", "weights_dir", "weights", "resume", "checkpoint", "source")
 NOT_PATHS = ("", "auto", "coco", "none", "raw", "ema")
 
 

@@ -41,6 +41,7 @@ GROUPS: dict[str, dict[str, type]] = {
 COMMANDS: dict[str, type] = {
     "train": config.TrainConfig,
     "evaluate": config.EvaluateConfig,
+    "predict": config.PredictConfig,
     "export": config.ExportConfig,
 }
 

@@ -1,8 +1,9 @@
 """Images a second of the train pipeline on one core: python scripts/bench_data.py --reference-python PATH --data ROOT.
 
 Files to normalised float32 batches of 4 by the reference recipe at one resolution (flip, and for half of the pictures
-resize, crop, resize), ours beside the reference package's. Each runs in a process of one thread with the memory
-settings of its own loader's workers. The processes take turns, a pass over the pictures each; processor time counts.
+resize, crop, resize): ours, ours with data.cache=ram, and the reference package's. Each runs in a process of one thread
+with the memory settings of its own loader's workers. They take turns, a pass over the pictures each; processor time
+counts, the first pass does not.
 Generated photographs are measured besides --data. Without --reference-python ours runs alone.
 """
 
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +38,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.serve:
         arm, root = arguments.serve
-        serve({"ours": ours, "reference": reference}[arm](Path(root), arguments.side))
+        serve(ARMS[arm](Path(root), arguments.side))
         return
     with tempfile.TemporaryDirectory() as folder:
         roots = {arguments.data.name: arguments.data} if arguments.data else {}
@@ -45,21 +47,25 @@ def main() -> None:
     report(rows, arguments)
 
 
-def ours(root: Path, side_px: int) -> Callable[[int], int]:
+def ours(root: Path, side_px: int, cached: bool = False) -> Callable[[int], int]:
     """One epoch of this package's train loader, as its workers run it."""
     import torch
 
     from rfdetr_train.config import AugmentationConfig
     from rfdetr_train.data.coco import read_coco
     from rfdetr_train.data.loader import TrainLoader
-    from rfdetr_train.data.transforms import normalise
+    from rfdetr_train.data.picture_cache import open_cache
+    from rfdetr_train.data.transforms import normalise, source_side_px
     from rfdetr_train.data.workers import keep_freed_memory
 
     torch.set_num_threads(1)
     keep_freed_memory()
     recipe = AugmentationConfig(name="reference", horizontal_flip=0.5, resize_crop=0.5)
     split = read_coco(root).splits["train"]
-    loader = TrainLoader(split, recipe, [side_px], batch_size=BATCH, accumulation_steps=1, seed=0, num_workers=0)
+    needed_px = source_side_px(side_px, recipe)
+    cache = open_cache(split, needed_px, "ram", root, lambda done, total: None) if cached else None
+    sizes = {"batch_size": BATCH, "accumulation_steps": 1, "seed": 0, "num_workers": 0}
+    loader = TrainLoader(split, recipe, [side_px], **sizes, cache=cache)
     return lambda epoch: sum(len(normalise(batch.images)) for step in loader.epoch(epoch) for batch in step)
 
 
@@ -84,6 +90,13 @@ def reference(root: Path, side_px: int) -> Callable[[int], int]:
     return run
 
 
+ARMS: dict[str, Callable[[Path, int], Callable[[int], int]]] = {
+    "ours": ours,
+    "cached": partial(ours, cached=True),
+    "reference": reference,
+}
+
+
 def serve(run: Callable[[int], int]) -> None:
     """For each line read, a pass; its images a second of processor time and of the clock on the last line written."""
     for epoch, _ in enumerate(sys.stdin):
@@ -95,7 +108,7 @@ def serve(run: Callable[[int], int]) -> None:
 
 def compare(name: str, root: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """The arms in turn on one data set, the first pass of each not counted."""
-    pythons = {"ours": sys.executable, "reference": arguments.reference_python}
+    pythons = {"ours": sys.executable, "cached": sys.executable, "reference": arguments.reference_python}
     arms = {arm: start(python, arm, root, arguments.side) for arm, python in pythons.items() if python}
     rates = [{arm: one_pass(process) for arm, process in arms.items()} for _ in range(arguments.rounds + 1)][1:]
     for process in arms.values():
@@ -104,7 +117,7 @@ def compare(name: str, root: Path, arguments: argparse.Namespace) -> dict[str, A
     for arm in arms:
         row[arm] = quartiles(one[arm][0] for one in rates)
         row[f"{arm}, by the clock"] = quartiles(one[arm][1] for one in rates)
-    if len(arms) == 2:
+    if "reference" in arms:
         row["ratio"] = quartiles(one["ours"][0] / one["reference"][0] for one in rates)
     return row
 

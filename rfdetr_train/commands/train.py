@@ -175,7 +175,7 @@ def build_plots(config: TrainConfig, dataset: Dataset, run_dir: Path) -> RunPlot
     return RunPlots(run_dir, valid, enabled=config.logger.plots, num_samples=config.logger.sample_images)
 
 
-def build_cache(config: TrainConfig, split: Split, at_least_px: int) -> PictureCache | None:
+def build_cache(config: TrainConfig, split: Split, at_least_px: int | None) -> PictureCache | None:
     """The decoded pictures of `split`, where data.cache says that they are kept."""
     if config.data.cache == "none":
         return None

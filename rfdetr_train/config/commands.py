@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Optional
 
-from rfdetr_train.config.checks import MISSING, address, not_negative, one_of, positive
+from rfdetr_train.config.checks import MISSING, address, fraction, not_negative, one_of, positive
 from rfdetr_train.config.data import AugmentationConfig, DataConfig
 from rfdetr_train.config.model import PUBLISHED_BACKBONE, ModelConfig
 from rfdetr_train.config.optimizer import OptimizerConfig
@@ -167,3 +167,42 @@ class ExportConfig:
         one_of("format", self.format, "onnx", "torch_export", "safetensors", "reference")
         one_of("weights", self.weights, "auto", "raw", "ema")
         require(18 <= self.opset <= 23, "opset", self.opset, "give a number from 18 to 23")
+
+
+@dataclass
+class PredictConfig:
+    """`python -m rfdetr_train predict checkpoint=RUN_OR_FILE source=IMAGE|FOLDER|GLOB|VIDEO key=value ...`."""
+
+    checkpoint: str = MISSING
+    """A checkpoint file, or a run folder (its best.pt, else its last.pt)."""
+    source: str = MISSING
+    """A picture, a folder (searched through), a pattern, or a video."""
+    threshold: float = 0.5
+    """Detections below this score are left out."""
+    classes: Optional[list[str]] = None
+    """Names of the classes to keep; null keeps all."""
+    batch_size: int = 8
+    """Pictures, or tiles, at once."""
+    tile_px: Optional[int] = None
+    """Side of the tiles that larger pictures are cut into, so that small objects keep their pixels; null uses none."""
+    tile_overlap: float = 0.2
+    """Least share of a tile that the next one covers too."""
+    draw: bool = True
+    """Write the pictures with their boxes."""
+    max_megapixels: float = 150.0
+    """Larger pictures are skipped."""
+    weights: str = "auto"
+    """raw, ema, or auto: those that were best when the checkpoint was written."""
+    device: str = "auto"
+    """As trainer.device."""
+    precision: str = "fp32"
+    """As trainer.precision."""
+    run_dir: str = "runs"
+    """Folder in which each prediction makes its own."""
+
+    def __post_init__(self) -> None:
+        positive("", self, "batch_size", "tile_px", "max_megapixels")
+        fraction("threshold", self.threshold)
+        require(0 <= self.tile_overlap < 1, "tile_overlap", self.tile_overlap, "give 0 or more, below 1")
+        one_of("weights", self.weights, "auto", "raw", "ema")
+        one_of("precision", self.precision, "auto", "fp32", "bf16", "fp16")

@@ -61,9 +61,8 @@ def read_image(
     Raises: UserError with the path for what is no complete picture, or has more than `max_megapixels`.
     """
     with _opened(path, max_megapixels) as image:
-        if at_least_px is not None:
-            factor = reduction(image.size, at_least_px)
-            image.draft(image.mode, (image.width // factor, image.height // factor))  # of other formats a no-op
+        factor = reduction(image.size, at_least_px)
+        image.draft(image.mode, (image.width // factor, image.height // factor))  # does nothing to other formats
         pixels = _jpeg_pixels(image)
         if pixels is None:
             pixels = np.array(_rgb(image))
@@ -85,8 +84,10 @@ def check_image(path: str | os.PathLike, max_megapixels: float = MAX_MEGAPIXELS)
     return (width, height) if turned else (height, width)
 
 
-def reduction(size_px: tuple[int, int], at_least_px: int) -> int:
-    """The factor (8, 4, 2 or 1) by which a JPEG of these sides is reduced where `at_least_px` are needed."""
+def reduction(size_px: tuple[int, int], at_least_px: int | None) -> int:
+    """The factor (8, 4, 2 or 1) by which a JPEG of these sides is reduced where `at_least_px` are needed (None: 1)."""
+    if at_least_px is None:
+        return 1
     return next((factor for factor in _REDUCTIONS if min(size_px) // factor >= _SPARE * at_least_px), 1)
 
 
@@ -123,7 +124,9 @@ def _ends_properly(path: str | os.PathLike, image_format: str | None) -> bool:
 
 
 def _orientation(image: Image.Image) -> int:
-    """EXIF's number from 1 to 8. To be asked last: Pillow turns a TIFF itself when it decodes it."""
+    """EXIF's number from 1 to 8; 1 is upright."""
+    if image.format == "TIFF":
+        return 1  # Pillow turns these itself
     try:
         return image.getexif().get(ExifTags.Base.Orientation, 1)
     except Exception:  # broken EXIF data, of a picture that may be whole

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from multiprocessing import reduction as descriptors
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import PIL
@@ -41,7 +41,7 @@ _CONTROL_GROUP = Path("/sys/fs/cgroup")  # where a container finds its own limit
 class PictureCache:
     """Gives the tensors that `Split.read_image` gives. A picture whose file has changed is decoded from it again."""
 
-    def __init__(self, split: Split, at_least_px: int, stamps: np.ndarray, descriptor: int) -> None:
+    def __init__(self, split: Split, at_least_px: int | None, stamps: np.ndarray, descriptor: int) -> None:
         """`descriptor`: of the file, closed with this object."""
         self._split, self._at_least_px, self._stamps, self._descriptor = split, at_least_px, stamps, descriptor
         weakref.finalize(self, os.close, descriptor)
@@ -71,12 +71,12 @@ class PictureCache:
         return _unpickled, (self._split, self._at_least_px, self._stamps, descriptors.DupFd(self._descriptor))
 
 
-def _unpickled(split: Split, at_least_px: int, stamps: np.ndarray, descriptor: Any) -> PictureCache:
+def _unpickled(split: Split, at_least_px: int | None, stamps: np.ndarray, descriptor: Any) -> PictureCache:
     return PictureCache(split, at_least_px, stamps, descriptor.detach())
 
 
-def open_cache(split: Split, at_least_px: int, kind: str, folder: Path, progress: Progress) -> PictureCache:
-    """Decode all pictures of `split` into memory (kind="ram") or a file in `folder` ("disk").
+def open_cache(split: Split, at_least_px: int | None, kind: str, folder: Path, progress: Progress) -> PictureCache:
+    """Decode all pictures of `split`, as `Split.read_image` does, into memory (kind="ram") or into `folder` ("disk").
 
     On disk the file of an earlier run is taken if no picture has changed since.
 
@@ -86,51 +86,36 @@ def open_cache(split: Split, at_least_px: int, kind: str, folder: Path, progress
         raise UserError(f"data.cache={kind}: not available on {sys.platform}; use data.cache=none")
     stamps = np.array([_stamp(split.path(index)) for index in range(len(split))], dtype=np.int64).reshape(-1, 2)
     if kind == "ram":
+        _check_room(split, at_least_px, _free_memory(), "data.cache=ram", "memory")
         descriptor = os.memfd_create("pictures")  # this file goes with the last process that has it
     else:
-        path = folder.expanduser() / _file_name(split, at_least_px, stamps)
-        if not path.is_file():
-            _write(path, split, at_least_px, progress)
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = _open_on_disk(split, at_least_px, stamps, folder.expanduser(), progress)
     cache = PictureCache(split, at_least_px, stamps, descriptor)
     if kind == "ram":
         with os.fdopen(descriptor, "wb", closefd=False) as file:
-            _fill(file, split, at_least_px, _Room(kind, "memory", int(_MOST * _free_memory())), progress)
-    gigabytes = os.fstat(descriptor).st_size / 1e9
-    log.info("data.cache=%s: %d pictures of %s, %.2f GB", kind, len(split), split.name, gigabytes)
+            _fill(file, split, at_least_px, progress)
+    log.info("data.cache=%s: %s, %.2f GB", kind, split.name, os.fstat(descriptor).st_size / 1e9)
     return cache
 
 
-def _write(path: Path, split: Split, at_least_px: int, progress: Progress) -> None:
-    """The file on disk, in the place of one of the same purpose."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for older in path.parent.glob(f"{path.stem.rpartition('-')[0]}-*.pictures"):
-        log.info("%s is of other pictures than there are now, and is removed", older)
-        older.unlink()  # a run that maps it keeps it until it ends
-    free = shutil.disk_usage(path.parent).free
-    with replacing(path) as file:
-        _fill(file, split, at_least_px, _Room("disk", str(path.parent), int(_MOST * free)), progress)
+def _open_on_disk(split: Split, at_least_px: int | None, stamps: np.ndarray, folder: Path, progress: Progress) -> int:
+    """A descriptor of the file, which is made where there is none. Its name: what it is for, and what it is made of."""
+    purpose = f"{split.name}-{_digest(f'{split.folder.resolve()} {at_least_px}')}"
+    names = [split.file_names[index] for index in range(len(split))]
+    path = folder / f"{purpose}-{_digest(f'{_LAYOUT} {PIL.__version__} {names} {stamps.tolist()}')}.pictures"
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        for older in folder.glob(f"{purpose}-*.pictures"):
+            log.info("%s is of other pictures than there are now, and is removed", older)
+            older.unlink()  # a run that has opened it keeps it
+        _check_room(split, at_least_px, shutil.disk_usage(folder).free, "data.cache=disk", str(folder))
+        with replacing(path) as file:
+            _fill(file, split, at_least_px, progress)
+    return os.open(path, os.O_RDONLY)
 
 
-class _Room(NamedTuple):
-    """How much may be taken, and where."""
-
-    kind: str
-    where: str
-    num_bytes: int
-
-    def check(self, needed: int, split: Split) -> None:
-        """Refuse more than there is."""
-        if needed > self.num_bytes:
-            raise UserError(
-                f"data.cache={self.kind}: the {len(split)} decoded pictures of {split.name} take {needed / 1e9:.1f} GB "
-                f"or more, and {self.num_bytes / 1e9:.1f} GB of {self.where} may be taken; use data.cache=none"
-            )
-
-
-def _fill(file: BinaryIO, split: Split, at_least_px: int, room: _Room, progress: Progress) -> None:
+def _fill(file: BinaryIO, split: Split, at_least_px: int | None, progress: Progress) -> None:
     """Decode all pictures into `file`, in any order, then write the table in front of them."""
-    room.check(sum(_expected_bytes(split, index, at_least_px) for index in range(len(split))), split)
     table = np.zeros((len(split), 3), np.int64)
     file.write(table.data)
     lock = threading.Lock()
@@ -139,7 +124,6 @@ def _fill(file: BinaryIO, split: Split, at_least_px: int, room: _Room, progress:
         pixels = split.read_image(index, at_least_px).permute(1, 2, 0).numpy()
         with lock:
             table[index] = file.tell(), *pixels.shape[:2]
-            room.check(file.tell() + pixels.nbytes, split)
             file.write(pixels.data)
 
     pool = ThreadPoolExecutor(os.cpu_count())
@@ -150,15 +134,18 @@ def _fill(file: BinaryIO, split: Split, at_least_px: int, room: _Room, progress:
         pool.shutdown(cancel_futures=True)
     file.seek(0)
     file.write(table.data)
-    file.flush()
 
 
-def _expected_bytes(split: Split, index: int, at_least_px: int) -> int:
-    """What picture `index` will take if it is as annotated, and what its name says."""
-    height, width = (int(side) for side in split.sizes_px[index])
-    is_jpeg = split.file_names[index].lower().endswith((".jpg", ".jpeg"))
-    factor = reduction((height, width), at_least_px) if is_jpeg else 1
-    return 3 * (height // factor) * (width // factor)
+def _check_room(split: Split, at_least_px: int | None, free_bytes: int, key: str, where: str) -> None:
+    """Refuse pictures that will not fit, being as large as annotated, and JPEG where their name says so."""
+    needed = 0
+    for index, size_px in enumerate(split.sizes_px.tolist()):
+        is_jpeg = split.file_names[index].lower().endswith((".jpg", ".jpeg"))
+        needed += 3 * size_px[0] * size_px[1] // (reduction(size_px, at_least_px) ** 2 if is_jpeg else 1)
+    if needed > _MOST * free_bytes:
+        takes = f"the {len(split)} decoded pictures of {split.name} take {needed / 1e9:.1f} GB"
+        may = f"{_MOST:.0%} of the {free_bytes / 1e9:.1f} GB that are free in {where} may be taken"
+        raise UserError(f"{key}: {takes}, and {may}; use data.cache=none")
 
 
 def _free_memory() -> int:
@@ -172,20 +159,12 @@ def _free_memory() -> int:
     return free
 
 
-def _file_name(split: Split, at_least_px: int, stamps: np.ndarray) -> str:
-    """A name from what the file is for, and one from what it was made of."""
-    purpose = f"{split.folder.resolve()} {at_least_px}"
-    names = [split.file_names[index] for index in range(len(split))]
-    sources = f"{_LAYOUT} {PIL.__version__} {names} {stamps.tolist()}"
-    return f"{split.name}-{_digest(purpose)}-{_digest(sources)}.pictures"
-
-
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """What changes with a file; of a file that is gone it is (-1, -1)."""
+    """What changes with a file; (-1, -1) of one that is gone."""
     try:
         status = path.stat()
     except OSError:

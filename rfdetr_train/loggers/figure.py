@@ -76,6 +76,13 @@ def families(text: str) -> list[str]:
     return list(dict.fromkeys([OWN_FAMILY, *(family for c in text if (family := _family_of(c)) is not None)]))
 
 
+def font_file(text: str) -> str:
+    """A font file for a drawable text: matplotlib's own, or the one that has the first glyph which that lacks."""
+    from matplotlib.font_manager import findfont
+
+    return findfont(families(text)[-1])
+
+
 @functools.cache
 def _family_of(character: str) -> str | None:
     """The first family with a glyph for the character; None where no font has it."""

@@ -1,8 +1,10 @@
 """The cache gives what the files give, notices what has changed, and says what does not fit."""
 
 import os
+import re
 import shutil
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from PIL import Image
 from rfdetr_train.data import picture_cache
 from rfdetr_train.data.coco import read_coco
 from rfdetr_train.data.picture_cache import PictureCache, open_cache
-from rfdetr_train.data.sample import Split
+from rfdetr_train.data.sample import FlatStrings, Split
 from rfdetr_train.errors import UserError
 
 NAMES = ("tall.jpg", "wide.png", "small.jpg")
@@ -105,31 +107,32 @@ def test_a_broken_picture_leaves_nothing_behind(split, tmp_path):
 
 
 def test_what_does_not_fit_is_refused_with_both_numbers(split, tmp_path, monkeypatch):
-    """450x350 + 640x720 + 120x100 pixels of three bytes are 1.9 MB; of 2 MB free 1.6 may be taken."""
+    """A thousand times 450x350 + 640x720 + 120x100 pixels of three bytes are 1.9 GB; four fifths of 2 GB are 1.6."""
+    many = replace(
+        split,
+        file_names=FlatStrings(NAMES * 1000),
+        image_ids=np.arange(3000),
+        sizes_px=np.tile(split.sizes_px, (1000, 1)),
+        offsets=np.zeros(3001, dtype=np.int64),
+    )
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 2_000_000_000))
-    monkeypatch.setattr(picture_cache, "_expected_bytes", lambda *_: 633_000_000)
-    with pytest.raises(UserError, match=r"data\.cache=disk: .* of train take 1\.9 GB or more, and 1\.6 GB of .*cache"):
-        opened(split, "disk", tmp_path)
     monkeypatch.setattr(picture_cache, "_free_memory", lambda: 2_000_000_000)
-    with pytest.raises(UserError, match=r"data\.cache=ram: .* take 1\.9 GB or more, and 1\.6 GB of memory"):
-        opened(split, "ram", tmp_path)
+    for kind, where in (("disk", tmp_path / "cache"), ("ram", "memory")):
+        words = (
+            f"data.cache={kind}: the 3000 decoded pictures of train take 1.9 GB, and 80% of the 2.0 GB that are free"
+        )
+        with pytest.raises(UserError, match=re.escape(f"{words} in {where}")):
+            opened(many, kind, tmp_path)
     assert list((tmp_path / "cache").iterdir()) == []
+    monkeypatch.setattr(picture_cache, "_free_memory", lambda: 2_400_000)
+    opened(split, "ram", tmp_path)
 
 
-def test_pictures_larger_than_expected_are_noticed_on_the_way(split, tmp_path, monkeypatch):
-    monkeypatch.setattr(picture_cache, "_expected_bytes", lambda *_: 0)
-    monkeypatch.setattr(picture_cache, "_free_memory", lambda: 2_000_000)
-    with pytest.raises(UserError, match=r"data\.cache=ram"):
-        opened(split, "ram", tmp_path)
-
-
-def test_the_expected_size_is_the_real_one(split, tmp_path):
-    expected = [picture_cache._expected_bytes(split, index, 150) for index in range(3)]
-    assert expected == [3 * 450 * 350, 3 * 640 * 720, 3 * 120 * 100]
+def test_the_file_is_as_large_as_expected(split, tmp_path):
     opened(split, "disk", tmp_path)
     (file,) = (tmp_path / "cache").iterdir()
-    assert file.stat().st_size == sum(expected) + 3 * 24
+    assert file.stat().st_size == 3 * 24 + 3 * (450 * 350 + 640 * 720 + 120 * 100)
 
 
 def test_a_containers_limit_counts(tmp_path, monkeypatch):

@@ -38,5 +38,6 @@ def test_a_measurement_of_our_own_pipeline(script, tmp_path, monkeypatch, capsys
     (row,) = written["rows"]
     assert row["pictures"] == "96x72"
     assert 0 < row["ours, by the clock"][1] < 2 * row["ours"][1]
+    assert row["cached"][1] > 0
     assert "96x72" in capsys.readouterr().out
     assert {"machine", "versions", "commit", "side_px", "rounds"} < set(written)

@@ -1,0 +1,169 @@
+"""A trained detector for pictures outside a data set: `rfdetr_train.RFDETR.from_checkpoint(PATH).predict(images)`."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rfdetr_train.data.image_file import read_image
+from rfdetr_train.data.transforms import evaluation_view, normalise
+from rfdetr_train.engine.precision import Precision, choose_device
+from rfdetr_train.engine.tiles import join_tiles, tile_corners
+from rfdetr_train.engine.trained_model import TrainedModel, load_trained_model
+from rfdetr_train.errors import UserError
+from rfdetr_train.postprocess import detections
+
+NO_BOXES = np.zeros((0, 4), dtype=np.float32)
+NO_LABELS = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Detections:
+    """What was found in one picture, best score first; k detections on the CPU."""
+
+    boxes_xyxy: Tensor
+    """float32 (k, 4), pixels of the picture."""
+    scores: Tensor
+    """float32 (k,), 0 to 1."""
+    labels: Tensor
+    """int64 (k,), from 0 in the order of the classes."""
+    names: tuple[str, ...]
+    """The class name of each detection."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def to_supervision(self) -> Any:
+        """The same as `supervision.Detections`, where that library is installed."""
+        try:
+            import supervision
+        except ImportError as error:
+            raise UserError("to_supervision needs the library: pip install supervision") from error
+        return supervision.Detections(
+            xyxy=self.boxes_xyxy.numpy(),
+            confidence=self.scores.numpy(),
+            class_id=self.labels.numpy(),
+            data={"class_name": np.array(self.names)},
+        )
+
+
+class Detector:
+    """Finds objects in pictures of any size."""
+
+    def __init__(self, trained: TrainedModel, device: str = "auto", precision: str = "fp32") -> None:
+        self.precision = Precision(precision, choose_device(device, key="device"), key="precision")
+        self.model = trained.model.to(self.precision.device)
+        self.label_map = trained.label_map
+
+    @classmethod
+    def from_checkpoint(
+        cls, path: str | PathLike, weights: str = "auto", device: str = "auto", precision: str = "fp32"
+    ) -> "Detector":
+        """The detector of a checkpoint file or a run folder (its best.pt, else its last.pt).
+
+        weights: raw, ema, or auto, those that scored best; device: auto, cpu, cuda, cuda:N, mps; precision: auto, fp32,
+        bf16, fp16. Raises UserError for what is no checkpoint.
+        """
+        return cls(load_trained_model(Path(path), weights), device, precision)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The class names in the order of the labels."""
+        return self.label_map.names
+
+    def predict(
+        self,
+        images: Any,
+        threshold: float = 0.5,
+        classes: Sequence[str] | None = None,
+        batch_size: int = 8,
+        tile_px: int | None = None,
+        tile_overlap: float = 0.2,
+    ) -> list[Detections]:
+        """Detect in pictures.
+
+        Args:
+            images: a picture or a sequence of them; each a path, a PIL image, or uint8 RGB as an array (height, width,
+                3) or a tensor (3, height, width).
+            threshold: detections below this score are left out.
+            classes: names of the classes to keep; None keeps all.
+            batch_size: pictures, or tiles of one, at once.
+            tile_px: side of the square tiles that larger pictures are cut into; None resizes the whole picture.
+            tile_overlap: least share of a tile that the next one covers too.
+
+        Raises:
+            UserError: an unknown class, or a picture that cannot be read.
+        """
+        wanted = self._labels_of(classes)
+        pictures = [_as_tensor(image) for image in _as_sequence(images)]
+        if tile_px is None:
+            found = [one for part in _batches(pictures, batch_size) for one in self._detect(part)]
+        else:
+            found = [self._detect_in_tiles(image, tile_px, tile_overlap, batch_size) for image in pictures]
+        return [self._chosen(one, threshold, wanted) for one in found]
+
+    def _labels_of(self, classes: Sequence[str] | None) -> Tensor | None:
+        if classes is None:
+            return None
+        unknown = [name for name in classes if name not in self.names]
+        if unknown:
+            raise UserError(f"classes={unknown[0]}: no class of this detector; it has {', '.join(self.names)}")
+        return torch.tensor([self.names.index(name) for name in classes])
+
+    @torch.inference_mode()
+    def _detect(self, pictures: Sequence[Tensor]) -> list[dict[str, Tensor]]:
+        """All detections of a batch of uint8 (3, height, width), on the CPU."""
+        config, device = self.model.config, self.precision.device
+        sizes = [(image.shape[1], image.shape[2]) for image in pictures]
+        views = [
+            evaluation_view(image, NO_BOXES, NO_LABELS, size, config.resolution).image
+            for image, size in zip(pictures, sizes, strict=True)
+        ]
+        with self.precision.autocast():
+            outputs = self.model(normalise(torch.stack(views).to(device), config.input_channels))
+        sizes_px = torch.tensor(sizes, device=device)
+        found = detections(outputs, sizes_px, config.num_queries, num_labels=len(self.names))
+        return [{key: value.cpu() for key, value in one.items()} for one in found]
+
+    def _detect_in_tiles(self, image: Tensor, tile_px: int, overlap: float, batch_size: int) -> dict[str, Tensor]:
+        corners = tile_corners(image.shape[1], image.shape[2], tile_px, overlap)
+        tiles = [image[:, top : top + tile_px, left : left + tile_px] for top, left in corners]
+        found = [one for part in _batches(tiles, batch_size) for one in self._detect(part)]
+        return join_tiles(found, corners, limit=self.model.config.num_queries * len(tiles))
+
+    def _chosen(self, found: dict[str, Tensor], threshold: float, wanted: Tensor | None) -> Detections:
+        kept = found["scores"] >= threshold
+        if wanted is not None:
+            kept &= torch.isin(found["labels"], wanted)
+        labels = found["labels"][kept]
+        names = tuple(self.names[label] for label in labels.tolist())
+        return Detections(found["boxes_xyxy"][kept], found["scores"][kept], labels, names)
+
+
+def _batches(items: Sequence[Tensor], size: int) -> Iterable[Sequence[Tensor]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _as_sequence(images: Any) -> Sequence[Any]:
+    one = isinstance(images, str | PathLike) or hasattr(images, "convert") or getattr(images, "ndim", 0) == 3
+    return [images] if one else list(images)
+
+
+def _as_tensor(image: Any) -> Tensor:
+    """uint8 (3, height, width) of whatever `predict` takes."""
+    if isinstance(image, str | PathLike):
+        return read_image(image)
+    if hasattr(image, "convert"):  # a PIL image
+        image = np.array(image.convert("RGB"))
+    tensor = image if isinstance(image, Tensor) else torch.from_numpy(np.ascontiguousarray(image)).movedim(-1, 0)
+    if tensor.dtype != torch.uint8 or tensor.ndim != 3 or tensor.shape[0] != 3:
+        raise UserError(
+            f"predict: a picture of shape {tuple(tensor.shape)} and type {tensor.dtype}; give a path, a PIL image, or "
+            "uint8 RGB as an array (height, width, 3) or a tensor (3, height, width)"
+        )
+    return tensor
