@@ -14,14 +14,14 @@ log = logging.getLogger(__name__)
 NamedParameters = list[tuple[str, nn.Parameter]]
 
 
-def _trains(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
+def _is_frozen(norm: _BatchNorm) -> bool:
+    return norm.affine and not norm.weight.requires_grad
 
 
-def _keep_statistics(module: nn.Module, _: object) -> None:
+def _keep_statistics(norm: _BatchNorm, _: object) -> None:
     """A BatchNorm that does not train normalises by what it has seen before."""
-    if not _trains(module):
-        module.eval()
+    if _is_frozen(norm):
+        norm.eval()
 
 
 class FrozenParts:
@@ -42,7 +42,7 @@ class FrozenParts:
             for _, parameter in named:
                 parameter.requires_grad_(False)
         for module in model.modules():
-            if isinstance(module, _BatchNorm) and not _trains(module):
+            if isinstance(module, _BatchNorm) and _is_frozen(module):
                 module.register_forward_pre_hook(_keep_statistics)
 
     @property

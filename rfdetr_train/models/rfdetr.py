@@ -4,6 +4,7 @@ Letters in the shapes: B batch, R side of the square input in pixels, Q queries 
 (G Q in training, Q in evaluation), D hidden width, C class logits, S tokens of the feature map, h x w its grid.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from rfdetr_train.models.heads import box_head, class_head
 from rfdetr_train.models.parameter_roles import parameter_roles
 from rfdetr_train.models.projector import Projector
 from rfdetr_train.models.two_stage import TwoStage
+from rfdetr_train.models.windowed_vit import WindowedViT
 from rfdetr_train.roles import ParameterRole
 
 
@@ -26,10 +28,12 @@ class RFDETR(nn.Module):
 
     def __init__(self, config: ModelConfig, num_classes: int, pretrained: bool = False) -> None:
         super().__init__()
-        self.config = config
         self.num_classes = num_classes
         width = config.hidden_dim
         self.backbone = build_backbone(config, pretrained)
+        if isinstance(self.backbone, WindowedViT):  # a checkpoint says them, whatever null will mean
+            config = replace(config, feature_blocks=list(self.backbone.feature_blocks))
+        self.config = config
         self.projector = Projector(self.backbone.channels, config)
         self.class_embed = class_head(width, num_classes + 1)
         self.box_embed = box_head(width)

@@ -18,6 +18,7 @@ RESNET = [
     "model.backbone=test_resnet", "model.encoder_width=null", "model.encoder_depth=null", "model.encoder_heads=null",
     "model.patch_size=null", "model.num_windows=null", "model.feature_blocks=null", "model.levels=[P3,P4]",
 ]  # fmt: skip
+SAVED = ["checkpoint.every_steps=1", "checkpoint.keep=9", "logger.plots=false"]
 
 
 def test_timms_weights_are_asked_for_once(run: Run, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
@@ -30,14 +31,7 @@ def test_timms_weights_are_asked_for_once(run: Run, monkeypatch: pytest.MonkeyPa
 
     original = timm.create_model
     monkeypatch.setattr(timm, "create_model", create_model)
-    options = [
-        *RESNET,
-        "model.pretrained=true",
-        "weights=auto",
-        "checkpoint.every_steps=1",
-        "checkpoint.keep=9",
-        "logger.plots=false",
-    ]
+    options = [*RESNET, *SAVED, "model.pretrained=true", "weights=auto"]
     whole = run("whole", *options)
     assert any(asked)
     assert "ALL ELSE FROM RANDOM ONES" in caplog.text
@@ -58,13 +52,7 @@ def test_other_backbones_do_not_take_the_published_weights(run: Run, caplog: pyt
 
 def test_adapters_start_from_a_run_go_on_and_are_merged_into_the_next(run: Run) -> None:
     pytest.importorskip("peft")
-    lora = [
-        "model.lora_rank=2",
-        "model.lora_dropout=0.2",
-        "checkpoint.every_steps=1",
-        "checkpoint.keep=9",
-        "logger.plots=false",
-    ]
+    lora = [*SAVED, "model.lora_rank=2", "model.lora_dropout=0.2"]
     plain = run("plain", "trainer.max_steps=1", "ema=none", "evaluation.weights=raw")
     whole = run("whole", *lora, f"weights={plain}")
     first, base = (files.load(folder / "checkpoints/last.pt")["model"] for folder in (whole, plain))

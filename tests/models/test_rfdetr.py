@@ -118,6 +118,11 @@ def test_initial_queries_are_standard_normal_and_group_heads_are_copies(toy_conf
             assert all(torch.equal(copy, original) and copy is not original for copy, original in copies)
 
 
+def test_its_config_says_the_blocks_that_null_means(toy_config):
+    assert toy_config.feature_blocks is None
+    assert build_model(toy_config, 5).config == replace(toy_config, feature_blocks=[3, 6, 9, 12])
+
+
 def test_the_same_seed_builds_the_same_weights(toy_config):
     states = []
     for _ in range(2):
