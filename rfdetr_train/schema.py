@@ -28,7 +28,14 @@ SCHEDULERS: dict[str, type] = {
     "flat_cosine": config.FlatCosineScheduleConfig,
     "torch": config.TorchSchedulerConfig,
 }
-DATA: dict[str, type] = {"coco": config.CocoDataConfig, "shapes": config.ShapesDataConfig}
+DATA: dict[str, type] = {
+    "auto": config.AutoDataConfig,
+    "coco": config.CocoDataConfig,
+    "csv": config.CsvDataConfig,
+    "shapes": config.ShapesDataConfig,
+    "voc": config.VocDataConfig,
+    "yolo": config.YoloDataConfig,
+}
 WARMUPS: dict[str, type] = {"none": config.WarmupConfig, "linear": config.LinearWarmupConfig}
 AVERAGES: dict[str, type] = {"default": config.EmaConfig, "swa": config.SwaConfig, "none": config.AveragingConfig}
 GROUPS: dict[str, dict[str, type]] = {

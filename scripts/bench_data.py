@@ -51,8 +51,8 @@ def ours(root: Path, side_px: int, cached: bool = False) -> Callable[[int], int]
     """One epoch of this package's train loader, as its workers run it."""
     import torch
 
-    from rfdetr_train.config import AugmentationConfig
-    from rfdetr_train.data.coco import read_coco
+    from rfdetr_train.config import AugmentationConfig, DataConfig
+    from rfdetr_train.data.dataset import read_dataset
     from rfdetr_train.data.loader import TrainLoader
     from rfdetr_train.data.picture_cache import open_cache
     from rfdetr_train.data.transforms import normalise, source_side_px
@@ -61,7 +61,7 @@ def ours(root: Path, side_px: int, cached: bool = False) -> Callable[[int], int]
     torch.set_num_threads(1)
     keep_freed_memory()
     recipe = AugmentationConfig(name="reference", horizontal_flip=0.5, resize_crop=0.5)
-    split = read_coco(root).splits["train"]
+    split = read_dataset(DataConfig(name="auto", root=str(root))).splits["train"]
     needed_px = source_side_px(side_px, recipe)
     cache = open_cache(split, needed_px, "ram", root, lambda done, total: None) if cached else None
     sizes = {"batch_size": BATCH, "accumulation_steps": 1, "seed": 0, "num_workers": 0}

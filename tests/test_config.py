@@ -19,7 +19,7 @@ OPTIONS = [
     if group != "experiment"
 ]
 NEEDS = {
-    ("data", "coco"): ["data.root=somewhere"],
+    **{("data", name): ["data.root=somewhere"] for name in ("auto", "coco", "csv", "voc", "yolo")},
     ("optimizer", "custom"): ["optimizer._target_=torch.optim.Rprop"],
     ("ema", "swa"): ["ema.start_epoch=1"],
     ("scheduler", "torch"): ["scheduler._target_=torch.optim.lr_scheduler.StepLR"],

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from rfdetr_train.cli import conf_dir
-from rfdetr_train.config import CustomOptimizerConfig, TorchSchedulerConfig
-from rfdetr_train.data.dataset import ROOTS
+from rfdetr_train.config import FORMATS, CustomOptimizerConfig, TorchSchedulerConfig
+from rfdetr_train.data.dataset import READERS
 from rfdetr_train.optim.optimizers import OPTIMIZERS
 from rfdetr_train.optim.schedules import build_schedule
 from rfdetr_train.schema import COMMANDS, GROUPS
@@ -39,4 +39,5 @@ def test_every_schedule_is_a_preset_or_given_by_a_path() -> None:
 
 
 def test_every_data_set_has_a_reader() -> None:
-    assert set(ROOTS) == set(GROUPS["data"])
+    assert set(READERS) == set(FORMATS)
+    assert {*READERS, "shapes", "auto"} == set(GROUPS["data"])

@@ -1,11 +1,14 @@
 """`python -m rfdetr_train evaluate`: the score of a checkpoint on a split."""
 
+import dataclasses
 import json
 import logging
+import os
 from pathlib import Path
+from typing import Any
 
-from rfdetr_train.config import EvaluateConfig
-from rfdetr_train.data.coco import read_split
+from rfdetr_train.config import DataConfig, EvaluateConfig
+from rfdetr_train.data.dataset import read_split
 from rfdetr_train.data.image_check import check_images
 from rfdetr_train.data.sample import Dataset, Split
 from rfdetr_train.engine.precision import Precision, choose_device
@@ -25,7 +28,7 @@ log = logging.getLogger(__name__)
 def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
     """Score a checkpoint as `config` says, write the results into `run_dir` and return the AP."""
     trained = load_trained_model(config.checkpoint, config.weights)
-    split = load_split(config, Path(config.data.root or trained.saved["data_root"]), trained.label_map)
+    split = load_split(config, trained.saved, trained.label_map)
     precision = Precision(config.precision, choose_device(config.device, key="device"), key="precision")
     model = trained.model.to(precision.device)
     log.info("%s (%s weights) on %s of %s", trained.path, trained.weights, split.name, split.folder)
@@ -52,13 +55,34 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
     return validation.metrics.overall["AP"]
 
 
-def load_split(config: EvaluateConfig, root: Path, label_map: LabelMap) -> Split:
+def load_split(config: EvaluateConfig, saved: dict[str, Any], label_map: LabelMap) -> Split:
     """The split to score, each picture looked at once."""
-    split = read_split(root, config.split, label_map)
-    unchecked = Dataset(root, {split.name: split}, label_map)
+    data = choose_data(config, saved)
+    with Counter("reading sizes of pictures") as counter:
+        split = read_split(data, config.split, label_map, counter.show)
+    unchecked = Dataset(Path(data.root), {split.name: split}, label_map)
     with Counter("checking pictures") as counter:
-        checked = check_images(unchecked, config.data.on_error, counter.show, config.data.max_megapixels)
+        checked = check_images(unchecked, data.on_error, counter.show, data.max_megapixels)
     return checked.splits[split.name]
+
+
+def choose_data(config: EvaluateConfig, saved: dict[str, Any]) -> DataConfig:
+    """The data set as the run read it; another one in its own format and splits, for the same classes."""
+    trained, own, root = saved["config"]["data"], config.data, config.data.root or saved["data_root"]
+    known = {field.name for field in dataclasses.fields(DataConfig)}
+    changes = {
+        "name": "auto",
+        "root": root,
+        "num_workers": own.num_workers,
+        "on_error": own.on_error,
+        "max_megapixels": own.max_megapixels,
+    }
+    if os.path.abspath(root) != os.path.abspath(saved["data_root"]):
+        changes |= {"format": own.format, "valid_fraction": None, "split_seed": 0}
+    elif own.format != "auto":
+        changes["format"] = own.format
+    kept = {key: value for key, value in trained.items() if key in known}
+    return DataConfig(**{"format": "coco", **kept, **changes})  # older runs knew no other format
 
 
 def write_results(run_dir: Path, validation: Validation, source: dict[str, str]) -> None:

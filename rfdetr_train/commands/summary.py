@@ -79,7 +79,7 @@ class RunSummary:
         counts = {name: len(split) for name, split in dataset.splits.items()}
         return {
             "root": str(dataset.root),
-            "format": self.run.config.data.name,
+            "format": dataset.format,
             **{name: counts.get(name) for name in ("train", "valid", "test")},
             "classes": list(dataset.label_map.names),
             "dropped": dataset.dropped,

@@ -96,7 +96,8 @@ def seed_everything(seed: int) -> None:
 
 def load_data(config: TrainConfig) -> Dataset:
     """Read the data set and look at every picture once, before anything expensive is built."""
-    dataset = read_dataset(config.data)
+    with Counter("reading sizes of pictures") as counter:
+        dataset = read_dataset(config.data, progress=counter.show)
     with Counter("checking pictures") as counter:
         dataset = check_images(dataset, config.data.on_error, counter.show, config.data.max_megapixels)
     log.info("JPEG pictures are decoded by %s", versions()["jpeg_decoder"])

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from rfdetr_train.config.checks import MISSING, address, fraction, not_negative, one_of, positive
-from rfdetr_train.config.data import AugmentationConfig, DataConfig
+from rfdetr_train.config.data import FORMATS, AugmentationConfig, DataConfig
 from rfdetr_train.config.model import PUBLISHED_BACKBONE, ModelConfig
 from rfdetr_train.config.optimizer import OptimizerConfig
 from rfdetr_train.config.schedule import SchedulerConfig, WarmupConfig
@@ -96,6 +96,8 @@ class EvaluateDataConfig:
 
     root: Optional[str] = None
     """Folder of a data set with the same classes; null takes the one that the checkpoint was trained on."""
+    format: str = "auto"
+    """Its format, as data.format of a training run; auto takes that of the run, and finds out another data set's."""
     num_workers: int = 2
     """Processes that read pictures; 0 reads in the main process."""
     on_error: str = "error"
@@ -107,6 +109,7 @@ class EvaluateDataConfig:
         not_negative("data", self, "num_workers")
         positive("data", self, "max_megapixels")
         one_of("data.on_error", self.on_error, "error", "skip")
+        one_of("data.format", self.format, *FORMATS, "auto")
 
 
 @dataclass

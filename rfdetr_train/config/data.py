@@ -1,9 +1,13 @@
 """Data sets and what is done to their pictures."""
 
+from collections import Counter
 from dataclasses import dataclass
+from typing import Any, Optional
 
 from rfdetr_train.config.checks import MISSING, fraction, not_negative, one_of, positive
-from rfdetr_train.errors import require
+from rfdetr_train.errors import UserError, require
+
+FORMATS = ("coco", "yolo", "voc", "csv")
 
 
 @dataclass
@@ -11,9 +15,20 @@ class DataConfig:
     """A data set and how it is read."""
 
     name: str = MISSING
-    """shapes or coco."""
+    """shapes, coco, yolo, voc, csv or auto, as in `data=coco`."""
     root: str = MISSING
     """Folder of the data set; relative to the working folder."""
+    format: str = "auto"
+    """coco, yolo, voc or csv; auto (with data=auto) finds it out from the files and says so."""
+    classes: Any = None
+    """Which classes to learn: `[cat, dog]` keeps these, `{pet: [cat, dog], person: [person]}` joins some under a name.
+    Boxes of other classes are dropped, their pictures stay. A joined class has the lowest of its ids. null: all."""
+    valid_fraction: Optional[float] = None
+    """Where there is no valid split: the share of the train split's pictures that is cut off as one."""
+    split_seed: int = 0
+    """Seed of that cut."""
+    allow_outside_root: bool = False
+    """Follow annotation files to pictures outside data.root."""
     num_workers: int = 2
     """Processes that read and transform pictures; 0 reads in the main process. The numbers do not depend on it."""
     on_error: str = "error"
@@ -27,11 +42,36 @@ class DataConfig:
     """Folder of data.cache=disk."""
 
     def __post_init__(self) -> None:
-        not_negative("data", self, "num_workers")
+        not_negative("data", self, "num_workers", "split_seed")
         one_of("data.on_error", self.on_error, "error", "skip")
         positive("data", self, "max_megapixels")
         one_of("data.cache", self.cache, "none", "ram", "disk")
         require(bool(self.cache_dir), "data.cache_dir", repr(self.cache_dir), "give a folder")
+        one_of("data", self.name, *FORMATS, "auto", "shapes")
+        one_of("data.format", self.format, *FORMATS, *(["auto"] if self.name == "auto" else []))
+        own = self.name in ("auto", "shapes", self.format)
+        require(own, "data.format", self.format, f"contradicts data={self.name}; give one of them")
+        cut = self.valid_fraction
+        require(cut is None or 0 < cut < 1, "data.valid_fraction", cut, "give a number between 0 and 1")
+        ok = cut is not None or not self.split_seed
+        require(ok, "data.split_seed", self.split_seed, "does nothing without data.valid_fraction; leave it out")
+        self._check_classes()
+
+    def _check_classes(self) -> None:
+        groups = list(self.classes.values()) if isinstance(self.classes, dict) else [self.classes]
+        names = [name for group in groups for name in (group if isinstance(group, list) else [None])]
+        if self.classes is not None and not (names and all(isinstance(name, (str, int, float)) for name in names)):
+            raise UserError(f"data.classes={self.classes}: give names, [cat, dog], or joined ones, {{pet: [cat, dog]}}")
+        twice = [name for name, count in Counter(map(str, names)).items() if count > 1]
+        require(not twice, "data.classes", self.classes, f"names {', '.join(twice)} twice; give each name once")
+
+    @property
+    def class_of_name(self) -> dict[str, str] | None:
+        """The class of each category that `classes` keeps, by the category's name; None where all are kept."""
+        if self.classes is None:
+            return None
+        groups = self.classes if isinstance(self.classes, dict) else {name: [name] for name in self.classes}
+        return {str(name): str(group) for group, names in groups.items() for name in names}
 
 
 @dataclass
@@ -39,6 +79,38 @@ class CocoDataConfig(DataConfig):
     """COCO JSON: `{train,valid,test}/_annotations.coco.json` beside the pictures, or `annotations/*.json` + folders."""
 
     name: str = "coco"
+    format: str = "coco"
+
+
+@dataclass
+class YoloDataConfig(DataConfig):
+    """YOLO text files: `data.yaml` (or `classes.txt`), folders of `images` and of `labels`."""
+
+    name: str = "yolo"
+    format: str = "yolo"
+
+
+@dataclass
+class VocDataConfig(DataConfig):
+    """Pascal VOC XML: `Annotations`, `JPEGImages` and `ImageSets/Main/*.txt`, or XML files beside the pictures."""
+
+    name: str = "voc"
+    format: str = "voc"
+
+
+@dataclass
+class CsvDataConfig(DataConfig):
+    """CSV lines of `image,x1,y1,x2,y2,class`: `train.csv`, `valid.csv`, or one file, perhaps with a column `split`."""
+
+    name: str = "csv"
+    format: str = "csv"
+
+
+@dataclass
+class AutoDataConfig(DataConfig):
+    """Any of these formats, found out from the files."""
+
+    name: str = "auto"
 
 
 @dataclass
@@ -47,6 +119,7 @@ class ShapesDataConfig(DataConfig):
 
     name: str = "shapes"
     root: str = "data/shapes"
+    format: str = "coco"
     train_images: int = 80
     """Pictures in the train split."""
     valid_images: int = 20

@@ -1,7 +1,8 @@
 """The label decision: which categories of a data set are classes, and which label each gets."""
 
+import difflib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,45 +16,79 @@ _NO_GROUP = (None, "", "none")  # what files write when a category has no superc
 
 
 class Category(NamedTuple):
-    """A row of a COCO file's category table."""
+    """A row of a category table."""
 
     category_id: int
     name: str
-    supercategory: str | None
+    supercategory: str | None = None
 
 
-def decide_label_map(categories: Collection[Category], ids_with_boxes: Collection[int]) -> LabelMap:
-    """Labels in the order of rising category id, for every category but the grouping ones.
+def decide_label_map(
+    categories: Collection[Category],
+    ids_with_boxes: Collection[int],
+    class_of_name: Mapping[str, str] | None,
+    source: Path,
+) -> LabelMap:
+    """Labels in the order of rising category id; a class that `class_of_name` joins has the lowest id of its members.
 
-    A category is a group, and no class, if another category names it as its supercategory and no box is its own:
-    Roboflow's exports put such a root in front. A category without boxes that groups nothing stays a class, for its
-    boxes may be in another split.
+    Without `class_of_name`, every category is a class but the grouping ones.
+
+    Raises: UserError for boxes of a category without a row, for a name that two classes share, and for names in
+    `class_of_name` that are none of the data set.
     """
-    parents = {(c.supercategory, c.name) for c in categories if c.supercategory not in _NO_GROUP}
-    groups = [
-        c
-        for c in categories
-        if c.category_id not in ids_with_boxes and any(parent == c.name != child for parent, child in parents)
-    ]
-    for group in groups:
-        log.info("category %d (%s) groups others and has no boxes: it is no class", group.category_id, group.name)
-    classes = sorted(set(categories) - set(groups))
+    unlisted = sorted(set(ids_with_boxes) - {c.category_id for c in categories})
+    if unlisted:
+        raise UserError(f"{source}: boxes of category {unlisted[0]}, which is not in the file's category table; add it")
+    if class_of_name is None:
+        classes = _without_groups(categories, ids_with_boxes)
+        _refuse_one_name_twice(classes, source)
+    else:
+        classes = _joined(categories, class_of_name, source)
+    classes.sort()
     return LabelMap(tuple(c.category_id for c in classes), tuple(c.name for c in classes))
 
 
-def check_known(categories: Mapping[int, Category], used_ids: Collection[int], label_map: LabelMap, path: Path) -> None:
-    """Refuse a file whose boxes belong to a category that the label map lacks, or that has another name there."""
-    known = dict(zip(label_map.category_ids, label_map.names, strict=True))
-    for category_id in sorted(used_ids):
-        if category_id not in known:
-            classes = listed(f"{known_id} {name}" for known_id, name in known.items())
+def _without_groups(categories: Collection[Category], ids_with_boxes: Collection[int]) -> list[Category]:
+    """A category is a group, and no class, if another names it as its supercategory and no box is its own.
+
+    Roboflow's exports put such a root in front, sometimes with a class's own name. A category without boxes that groups
+    nothing stays a class, for its boxes may be in another split.
+    """
+    parents = {(c.supercategory, c.category_id) for c in categories if c.supercategory not in _NO_GROUP}
+    grouping = {c for c in categories if any(parent == c.name and child != c.category_id for parent, child in parents)}
+    groups = {c for c in grouping if c.category_id not in ids_with_boxes}
+    for group in sorted(groups):
+        log.info("category %d (%s) groups others and has no boxes: it is no class", group.category_id, group.name)
+    return [c for c in categories if c not in groups]
+
+
+def _refuse_one_name_twice(classes: Sequence[Category], source: Path) -> None:
+    """Two classes that nobody can tell apart by name: no score of either would mean anything."""
+    id_of_name: dict[str, int] = {}
+    for category in classes:
+        if category.name in id_of_name:
             raise UserError(
-                f"{path}: boxes of category {category_id}, which is no class of the train split (its classes: "
-                f"{classes}); add such boxes to the train split or remove them here"
+                f"{source}: categories {id_of_name[category.name]} and {category.category_id} are both called "
+                f"{category.name!r}; rename one, or list the wanted names in data.classes, which takes them as one"
             )
-        name = categories[category_id].name if category_id in categories else known[category_id]
-        if name != known[category_id]:
-            raise UserError(
-                f"{path}: category {category_id} is {name!r} here but {known[category_id]!r} in the train split; "
-                "give both files the same category table"
-            )
+        id_of_name[category.name] = category.category_id
+
+
+def _joined(categories: Collection[Category], class_of_name: Mapping[str, str], source: Path) -> list[Category]:
+    names = {c.name for c in categories}
+    for name in class_of_name:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"its classes are {listed(sorted(names))}"
+            raise UserError(f"data.classes: {source} has no class {name!r}; {hint}")
+    taken = set(class_of_name.values()) & names - set(class_of_name)
+    if taken:
+        raise UserError(
+            f"data.classes: {min(taken)!r} is a class of the data set as well, but none of those that it joins; list "
+            "it with them, or choose another name"
+        )
+    lowest_id: dict[str, int] = {}
+    for category in sorted(categories):
+        if category.name in class_of_name:
+            lowest_id.setdefault(class_of_name[category.name], category.category_id)
+    return [Category(category_id, name) for name, category_id in lowest_id.items()]

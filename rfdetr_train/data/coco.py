@@ -1,167 +1,76 @@
-"""COCO JSON files -> `Split`s: clean boxes, one label map, and an account of what was left out."""
+"""COCO data sets: Roboflow's layout, with a file in each split's folder, and the plain one."""
 
-import logging
-from collections import Counter
-from collections.abc import Sequence
+import re
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from rfdetr_train.data.categories import check_known, decide_label_map
-from rfdetr_train.data.coco_boxes import annotated_box, clip_boxes
-from rfdetr_train.data.coco_files import SplitFiles, absolute_root, check_inside, find_split, picture_folder
-from rfdetr_train.data.coco_tables import AnnotationRow, CocoTables, ImageRow, read_tables
+from rfdetr_train.data.coco_boxes import box_of_segmentation
+from rfdetr_train.data.coco_tables import Table, area_of, box_xywh_of, file_name_of, is_crowd, read_tables, size_px_of
 from rfdetr_train.data.listing import listed
-from rfdetr_train.data.sample import Dataset, FlatStrings, Split
+from rfdetr_train.data.raw_split import RawSplit
+from rfdetr_train.data.reader import SPLIT_NAMES, UNKNOWN_SIZE_PX, Reader
 from rfdetr_train.errors import UserError
-from rfdetr_train.labels import LabelMap
 
-log = logging.getLogger(__name__)
-
-
-def read_coco(root: str | Path, splits: Sequence[str] = ("train", "valid")) -> Dataset:
-    """Read the named splits (train, valid, test); train decides the label map of all.
-
-    Raises: UserError for a missing folder, file or split, broken JSON, wrong types, a train split without boxes, and a
-    category that train does not know.
-    """
-    folder = absolute_root(root)
-    files = {name: find_split(folder, name) for name in ("train", *splits)}  # all must be there before one is parsed
-    train = _build_split("train", folder, files["train"], None)
-    built = {"train": train}
-    for name in splits:
-        if name != "train":
-            built[name] = _build_split(name, folder, files[name], train.label_map)
-    return Dataset(folder, {name: built[name] for name in splits}, train.label_map)
+ROBOFLOW_FILE = "_annotations.coco.json"
+_PLAIN_NAMES = {**SPLIT_NAMES, "train": ("train", "default", "result")}  # as CVAT and Label Studio call their only one
 
 
-def read_split(root: str | Path, name: str, label_map: LabelMap) -> Split:
-    """Read one split under a label map that is decided already, as a checkpoint holds it.
+class CocoReader(Reader):
+    """The ids of pictures and categories are the file's own, and decide."""
 
-    Raises: UserError as `read_coco`.
-    """
-    folder = absolute_root(root)
-    return _build_split(name, folder, find_split(folder, name), label_map)
+    LAYOUT = f"{{split}}/{ROBOFLOW_FILE}, annotations/{{split}}.json or annotations/instances_{{split}}2017.json"
 
+    def sources(self, split: str) -> list[Path]:
+        folders = [self.root / name for name in SPLIT_NAMES[split]]
+        roboflow = [folder / ROBOFLOW_FILE for folder in folders if (folder / ROBOFLOW_FILE).is_file()]
+        files = [*sorted((self.root / "annotations").glob("*.json")), *sorted(self.root.glob("*.json"))]
+        return roboflow or [file for file in files if _plain_stem(file, split)]
 
-class _BoxRows(NamedTuple):
-    """The annotations that can be used, in the order of their pictures."""
-
-    owners: np.ndarray  # int64 (M,), index of each box's picture
-    category_ids: np.ndarray  # int64 (M,)
-    boxes_xywh: np.ndarray  # float64 (M, 4), clipped
-    areas: np.ndarray  # float64 (M,)
-    crowd: np.ndarray  # bool (M,)
-    dropped: dict[str, int]
-
-
-def _build_split(name: str, root: Path, files: SplitFiles, label_map: LabelMap | None) -> Split:
-    tables = read_tables(files.annotations)
-    file_names = [image.file_name for image in tables.images]
-    _check_images(tables, files.annotations)
-    folder = picture_folder(files, file_names)
-    check_inside(root, folder, file_names, files.annotations)
-    rows = _box_rows(tables, files.annotations)
-    used_ids = set(rows.category_ids.tolist())
-    label_map = label_map or _label_map_of_train(tables, used_ids, files.annotations)
-    check_known(tables.categories, used_ids, label_map, files.annotations)
-    label_of_id = label_map.label_of_id
-    return Split(
-        name=name,
-        folder=folder,
-        label_map=label_map,
-        file_names=FlatStrings(file_names),
-        image_ids=np.array([image.image_id for image in tables.images], dtype=np.int64),
-        sizes_px=_sizes_px(tables),
-        boxes_xywh=rows.boxes_xywh,
-        labels=np.array([label_of_id[category_id] for category_id in rows.category_ids.tolist()], dtype=np.int64),
-        areas=rows.areas,
-        crowd=rows.crowd,
-        offsets=np.searchsorted(rows.owners, np.arange(len(file_names) + 1)),
-        dropped=rows.dropped,
-    )
-
-
-def _check_images(tables: CocoTables, source: Path) -> None:
-    ids = Counter(image.image_id for image in tables.images)
-    doubled = [image_id for image_id, count in ids.items() if count > 1]
-    if doubled:
-        raise UserError(f"{source}: image id {doubled[0]} is given to {ids[doubled[0]]} pictures; ids must be unique")
-    ids_of_file: dict[str, list[int]] = {}
-    for image in tables.images:
-        ids_of_file.setdefault(image.file_name, []).append(image.image_id)
-    shared = {file_name: sharing for file_name, sharing in ids_of_file.items() if len(sharing) > 1}
-    if shared:
-        named = listed(f"{file_name} under ids {sharing}" for file_name, sharing in shared.items())
-        log.warning("%s: %d files stand under several image ids: %s", source, len(shared), named)
-
-
-def _label_map_of_train(tables: CocoTables, used_ids: set[int], source: Path) -> LabelMap:
-    if not tables.images:
-        raise UserError(f"{source}: the train split has no pictures; there is nothing to learn from")
-    if not used_ids:
-        raise UserError(f"{source}: the train split has no usable box; there is nothing to learn from")
-    unlisted = sorted(used_ids - set(tables.categories))
-    if unlisted:
-        raise UserError(f"{source}: boxes of category {unlisted[0]}, which is not in the file's category table; add it")
-    return decide_label_map(tables.categories.values(), used_ids)
-
-
-def _sizes_px(tables: CocoTables) -> np.ndarray:
-    return np.array([image.size_px for image in tables.images], dtype=np.int64).reshape(-1, 2)
-
-
-def _box_rows(tables: CocoTables, source: Path) -> _BoxRows:
-    # 1. annotations under their pictures; those of no picture are orphans
-    index_of_id = {image.image_id: index for index, image in enumerate(tables.images)}
-    owned = [row for row in tables.annotations if row.image_id in index_of_id]
-    _warn_of_orphans([row for row in tables.annotations if row.image_id not in index_of_id], source)
-    owned.sort(key=lambda row: index_of_id[row.image_id])
-    owners = np.array([index_of_id[row.image_id] for row in owned], dtype=np.int64)
-    # 2. their boxes, clipped to the pictures; those with nothing left are degenerate
-    raw = [_box(row, tables.images[owner], source) for row, owner in zip(owned, owners, strict=True)]
-    boxes, clipped = clip_boxes(np.array(raw, dtype=np.float64).reshape(-1, 4), _sizes_px(tables)[owners])
-    usable = np.asarray((boxes[:, 2:] > 0).all(axis=1))
-    _warn_of_degenerate([row for row, ok in zip(owned, usable, strict=True) if not ok], len(owned), source)
-    # 3. the annotated area belongs to the annotated box: a clipped box gets its own
-    annotated = np.array([np.nan if row.area is None else row.area for row in owned], dtype=np.float64)
-    areas = np.where(clipped | ~(annotated > 0), boxes[:, 2] * boxes[:, 3], annotated)
-    return _BoxRows(
-        owners=owners[usable],
-        category_ids=np.array([row.category_id for row in owned], dtype=np.int64)[usable],
-        boxes_xywh=boxes[usable],
-        areas=areas[usable],
-        crowd=np.array([row.crowd for row in owned], dtype=bool)[usable],
-        dropped={
-            "degenerate_boxes": int((~usable).sum()),
-            "orphan_annotations": len(tables.annotations) - len(owned),
-        },
-    )
-
-
-def _box(row: AnnotationRow, image: ImageRow, source: Path) -> list[float]:
-    try:
-        return annotated_box(row, image.size_px)
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from error
-
-
-def _warn_of_orphans(orphans: list[AnnotationRow], source: Path) -> None:
-    if orphans:
-        wanted = listed(dict.fromkeys(row.image_id for row in orphans))
-        log.warning(
-            "%s: %d dropped: annotations of image ids that are not in the file: %s", source, len(orphans), wanted
+    def read(self, split: str, source: Path) -> RawSplit:
+        images, annotations, categories = read_tables(source)
+        stem = _plain_stem(source, split)
+        names = dict.fromkeys((stem, *SPLIT_NAMES[split]))  # in order, each once
+        plain = [*(self.root / top / name for name in names for top in ("", "images")), self.root / "images", self.root]
+        file_names = images.column(file_name_of)
+        folder = self.picture_folder(plain if stem else [source.parent], file_names, source)
+        file_names = self.inside_root(folder, file_names, source)
+        sizes_px = np.array(images.column(size_px_of), dtype=np.int64).reshape(-1, 2)
+        unknown = np.flatnonzero(sizes_px[:, 0] == 0)
+        sizes_px[unknown] = self.sizes_px([folder / file_names[i] for i in unknown])
+        image_ids, annotation_ids = images.integers("id"), annotations.integers("id")
+        size_of_id = dict(zip(image_ids.tolist(), map(tuple, sizes_px.tolist()), strict=True))
+        return RawSplit(
+            source=source,
+            folder=folder,
+            file_names=file_names,
+            image_ids=image_ids,
+            sizes_px=sizes_px,
+            categories=categories,
+            names_decide=False,
+            box_image_ids=annotations.integers("image_id"),
+            category_ids=annotations.integers("category_id"),
+            boxes_xywh=_boxes(annotations, size_of_id, source),
+            areas=np.array(annotations.column(area_of), dtype=np.float64),
+            crowd=np.array(annotations.column(is_crowd), dtype=bool),
+            describe=lambda rows: "annotation ids " + listed(annotation_ids[list(rows)]),
         )
 
 
-def _warn_of_degenerate(rows: list[AnnotationRow], total: int, source: Path) -> None:
-    if rows:
-        ids = listed(row.annotation_id for row in rows)
-        log.warning(
-            "%s: %d dropped of %d boxes, with no area inside their picture: annotation ids %s",
-            source,
-            len(rows),
-            total,
-            ids,
-        )
+def _plain_stem(file: Path, split: str) -> str:
+    """`train2017` of instances_train2017.json; COCO's own captions_ and person_keypoints_ files are not meant."""
+    match = re.fullmatch(rf"(instances_)?(?P<stem>({'|'.join(_PLAIN_NAMES[split])})(\d{{4}})?)\.json", file.name)
+    return match["stem"] if match else ""
+
+
+def _boxes(annotations: Table, size_of_id: dict[int, tuple[int, int]], source: Path) -> np.ndarray:
+    """Their boxes, those around segmentations where no bbox is given."""
+    boxes = np.array(annotations.column(box_xywh_of), dtype=np.float64).reshape(-1, 4)
+    for number in np.flatnonzero(np.isnan(boxes[:, 0])):
+        row = annotations.rows[number]
+        size_px = size_of_id.get(row.image_id)
+        try:
+            boxes[number] = box_of_segmentation(row.segmentation, size_px if size_px != UNKNOWN_SIZE_PX else None)
+        except UserError as error:
+            raise UserError(f"{source}: annotation {row.id}: {error}") from error
+    return boxes

@@ -1,70 +1,97 @@
-"""A COCO JSON file as typed rows; every wrong type is refused with its place."""
+"""The tables of a COCO JSON file; every wrong type is refused with its place."""
 
 import json
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from reprlib import repr as shown
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from rfdetr_train.data.categories import Category
+from rfdetr_train.data.reader import is_text, read_text
 from rfdetr_train.errors import UserError
 
-_LARGEST_INTEGER = 2**62
+_LARGEST_INTEGER = 2**63 - 1
+_LARGEST_NUMBER = 1e300  # so that no sum of two overflows
+
+Value = TypeVar("Value")
 
 
-class ImageRow(NamedTuple):
-    """A row of the image table."""
+class Annotation(NamedTuple):
+    """A row of the annotation table as it stands in the file, in a third of a dict's memory."""
 
-    image_id: int
-    file_name: str
-    size_px: tuple[int, int]
-    """(height, width)."""
-
-
-class AnnotationRow(NamedTuple):
-    """A row of the annotation table."""
-
-    annotation_id: int
-    """The file's own id; where it has none, the row's number from 1. Only for messages."""
-    image_id: int
-    category_id: int
-    bbox: list[float] | None
-    """xywh in pixels; None where only a segmentation is given."""
+    id: Any
+    image_id: Any
+    category_id: Any
+    bbox: Any
+    area: Any
+    iscrowd: Any
     segmentation: Any
-    area: float | None
-    crowd: bool
+
+    @classmethod
+    def of(cls, row: dict) -> "Annotation":
+        """The row; where a bbox is given, a segmentation (ten times as large) is of no use here."""
+        get, bbox = row.get, row.get("bbox")
+        segmentation = None if bbox else get("segmentation")
+        return cls(get("id"), get("image_id"), get("category_id"), bbox, get("area"), get("iscrowd"), segmentation)
+
+    def get(self, key: str) -> Any:
+        """As of the dict that it was."""
+        return getattr(self, key)
 
 
-class CocoTables(NamedTuple):
-    """The three tables of a file."""
+class Table(NamedTuple):
+    """The rows of one table: dicts, or `Annotation`s."""
 
-    images: list[ImageRow]
-    annotations: list[AnnotationRow]
-    categories: dict[int, Category]
+    place: str
+    rows: list[Any]
+
+    def column(self, value_of: Callable[[Any], Value]) -> list[Value]:
+        """A value of each row; a refusal gets the row's place in front."""
+        values: list[Value] = []
+        try:
+            values.extend(map(value_of, self.rows))
+        except UserError as error:
+            raise UserError(f"{self.place}[{len(values)}]{error}") from error
+        return values
+
+    def integers(self, key: str) -> np.ndarray:
+        """int64 (rows,)."""
+        return np.array(self.column(lambda row: _integer(row.get(key), key)), dtype=np.int64)
 
 
-def read_tables(path: Path) -> CocoTables:
-    """Read `path`.
+def read_tables(path: Path) -> tuple[Table, Table, list[Category]]:
+    """The images, the annotations and the categories of a file.
 
     Raises: UserError with file and position for text that is no JSON, and with table and row for a wrong type.
     """
     content = _read_json(path)
-    images = [_image(row, place) for row, place in _rows(content, "images", path)]
-    annotations = [_annotation(row, place, n) for n, (row, place) in enumerate(_rows(content, "annotations", path), 1)]
-    categories = [_category(row, place) for row, place in _rows(content, "categories", path)]
-    return CocoTables(images, annotations, _by_id(categories, path))
+    images, annotations = _table(content, "images", path), _table(content, "annotations", path)
+    rows = [Annotation.of(row) if isinstance(row, dict) else row for row in annotations.rows]
+    annotations.rows[:] = [row._replace(id=n) if row.id is None else row for n, row in enumerate(rows, start=1)]
+    categories = _table(content, "categories", path).column(_category)
+    by_id: dict[int, Category] = {}
+    for category in categories:
+        first = by_id.setdefault(category.category_id, category)
+        if first is not category:
+            names = f"{first.name!r} and {category.name!r}"
+            raise UserError(f"{path}: category id {category.category_id} is given twice, to {names}")
+    return images, annotations, categories
 
 
 def _read_json(path: Path) -> dict:
     try:
-        content = json.loads(path.read_bytes().decode("utf-8-sig"))
+        content = json.loads(read_text(path), object_hook=_slim)
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start} is not UTF-8 text; save the file as UTF-8") from error
     except RecursionError as error:
         raise UserError(f"{path}: nested too deeply to be a COCO file") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except UserError:
+        raise
+    except ValueError as error:  # a number of more digits than Python converts
+        raise UserError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(content, dict):
         raise UserError(
             f"{path}: a COCO file is an object with images, annotations and categories, not {_kind(content)}"
@@ -72,79 +99,90 @@ def _read_json(path: Path) -> dict:
     return content
 
 
-def _rows(content: dict, table: str, path: Path) -> list[tuple[dict, str]]:
-    rows, prefix = content.get(table), f"{path}: {table}"
+def _slim(row: dict) -> Any:
+    """Called for each object while the file is parsed, so that its segmentations never are in memory together."""
+    return Annotation.of(row) if "image_id" in row and "category_id" in row and "file_name" not in row else row
+
+
+def _table(content: dict, name: str, path: Path) -> Table:
+    rows = content.get(name)
     if not isinstance(rows, list):
-        raise UserError(f"{prefix} must be a list, not {_kind(rows)}")
-    placed = [(row, f"{prefix}[{i}]") for i, row in enumerate(rows)]
-    for row, place in placed:
-        if not isinstance(row, dict):
-            raise UserError(f"{place} must be an object, not {_kind(row)}")
-    return placed
+        raise UserError(f"{path}: {name} must be a list, not {_kind(rows)}")
+    kinds = (dict, Annotation) if name == "annotations" else dict
+    for number, row in enumerate(rows):
+        if not isinstance(row, kinds):
+            raise UserError(f"{path}: {name}[{number}] must be an object, not {_kind(row)}")
+    return Table(f"{path}: {name}", rows)
 
 
-def _image(row: dict, place: str) -> ImageRow:
-    image_id = _integer(row, "id", place)
-    file_name = row.get("file_name")
-    if not isinstance(file_name, str) or not file_name:
-        raise UserError(f"{place}.file_name must be a text, not {_kind(file_name)}")
-    size_px = (_integer(row, "height", place), _integer(row, "width", place))
-    if min(size_px) < 1:
-        raise UserError(f"{place}: width x height is {size_px[1]}x{size_px[0]}; both must be at least 1")
-    return ImageRow(image_id, file_name, size_px)
+def file_name_of(row: dict) -> str:
+    """An image's file name."""
+    if not row.get("file_name"):
+        raise UserError(f".file_name must be a text, not {_kind(row.get('file_name'))}")
+    return _text(row, "file_name")
 
 
-def _annotation(row: dict, place: str, number: int) -> AnnotationRow:
-    annotation_id = _integer(row, "id", place) if row.get("id") is not None else number
-    bbox, segmentation = row.get("bbox"), row.get("segmentation")
-    if bbox in (None, []):
-        if not segmentation:
-            raise UserError(f"{place} (id {annotation_id}) has neither bbox nor segmentation")
-        bbox = None
-    elif not isinstance(bbox, list) or len(bbox) != 4 or not all(map(_is_number, bbox)):
-        raise UserError(
-            f"{place}.bbox (id {annotation_id}) must be four finite numbers x, y, width, height, not {bbox!r}"
-        )
-    area = row.get("area")
-    if area is not None and not _is_number(area):
-        raise UserError(f"{place}.area (id {annotation_id}) must be a number, not {area!r}")
-    crowd = row.get("iscrowd") or 0
+def size_px_of(row: dict) -> tuple[int, int]:
+    """An image's (height, width); 0 where the file does not give both."""
+    if row.get("height") is None or row.get("width") is None:
+        return 0, 0
+    height, width = _integer(row["height"], "height"), _integer(row["width"], "width")
+    if min(height, width) < 1:
+        raise UserError(f": width x height is {width}x{height}; both must be at least 1")
+    return height, width
+
+
+def box_xywh_of(row: Annotation) -> Sequence[float]:
+    """An annotation's bbox, or NaNs where it has a segmentation only."""
+    bbox = row.bbox
+    if type(bbox) is list and len(bbox) == 4 and all(map(_is_number, bbox)):
+        return bbox
+    if bbox not in (None, []):
+        raise UserError(f".bbox (id {row.id}) must be four finite numbers x, y, width, height, not {shown(bbox)}")
+    if not row.segmentation:
+        raise UserError(f" (id {row.id}) has neither bbox nor segmentation")
+    return [math.nan] * 4
+
+
+def area_of(row: Annotation) -> float:
+    """An annotation's area, or NaN where it has none."""
+    if row.area is not None and not _is_number(row.area):
+        raise UserError(f".area (id {row.id}) must be a number, not {shown(row.area)}")
+    return math.nan if row.area is None else row.area
+
+
+def is_crowd(row: Annotation) -> bool:
+    """Is the annotation a region of many objects?"""
+    crowd = row.iscrowd or 0
     if crowd not in (0, 1):
-        raise UserError(f"{place}.iscrowd (id {annotation_id}) must be 0 or 1, not {crowd!r}")
-    ids = (_integer(row, "image_id", place), _integer(row, "category_id", place))
-    return AnnotationRow(annotation_id, *ids, bbox, segmentation, area, bool(crowd))
+        raise UserError(f".iscrowd (id {row.id}) must be 0 or 1, not {shown(crowd)}")
+    return bool(crowd)
 
 
-def _category(row: dict, place: str) -> Category:
-    name, supercategory = row.get("name"), row.get("supercategory")
-    if not isinstance(name, str):
-        raise UserError(f"{place}.name must be a text, not {_kind(name)}")
-    if supercategory is not None and not isinstance(supercategory, str):
-        raise UserError(f"{place}.supercategory must be a text, not {_kind(supercategory)}")
-    return Category(_integer(row, "id", place), name, supercategory)
+def _category(row: dict) -> Category:
+    group = None if row.get("supercategory") is None else _text(row, "supercategory")
+    return Category(_integer(row.get("id"), "id"), _text(row, "name"), group)
 
 
-def _by_id(categories: list[Category], path: Path) -> dict[int, Category]:
-    by_id: dict[int, Category] = {}
-    for category in categories:
-        if category.category_id in by_id:
-            names = f"{by_id[category.category_id].name!r} and {category.name!r}"
-            raise UserError(f"{path}: category id {category.category_id} is given twice, to {names}")
-        by_id[category.category_id] = category
-    return by_id
+def _text(row: dict, key: str) -> str:
+    value = row.get(key)
+    if not is_text(value):
+        raise UserError(f".{key} must be a text, not {shown(value) if isinstance(value, str) else _kind(value)}")
+    return value
 
 
-def _integer(row: dict, key: str, place: str) -> int:
-    value: Any = row.get(key)
+def _integer(value: Any, key: str) -> int:
     if type(value) is int and -_LARGEST_INTEGER <= value <= _LARGEST_INTEGER:  # nearly always; COCO has millions
         return value
-    if not _is_number(value) or value != int(value) or abs(value) > _LARGEST_INTEGER:
-        raise UserError(f"{place}.{key} must be a whole number of at most 64 bits, not {value!r}")
+    if not _is_number(value) or value != int(value) or abs(value) >= _LARGEST_INTEGER:
+        remedy = "; results name it by this number" if isinstance(value, str) else ""
+        raise UserError(f".{key} must be a whole number of at most 64 bits, not {shown(value)}{remedy}")
     return int(value)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """A finite number of a usual size."""
+    return type(value) in (int, float) and -_LARGEST_NUMBER < value < _LARGEST_NUMBER
 
 
 def _kind(value: Any) -> str:

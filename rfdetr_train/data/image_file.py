@@ -4,6 +4,7 @@ Pillow reads them all. Where simplejpeg is installed (the extra `fast`) it decod
 in two thirds of the time, to the same bits: both hold libjpeg-turbo. torchvision's decoders are deprecated since 0.29.
 """
 
+import math
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -89,6 +90,17 @@ def reduction(size_px: tuple[int, int], at_least_px: int | None) -> int:
     if at_least_px is None:
         return 1
     return next((factor for factor in _REDUCTIONS if min(size_px) // factor >= _SPARE * at_least_px), 1)
+
+
+def image_size(path: str | os.PathLike) -> tuple[int, int]:
+    """(height, width) in pixels, upright by the EXIF orientation, from the header alone.
+
+    Raises: UserError as `read_image` for what has no such header.
+    """
+    with _opened(path, math.inf) as image:
+        width, height = image.size
+        exif = Image.Image.getexif(image)  # a PNG's own would decode it, to look behind its pixels
+        return (width, height) if exif.get(ExifTags.Base.Orientation) in _QUARTER_TURNS else (height, width)
 
 
 @contextmanager

@@ -172,6 +172,8 @@ class Dataset(NamedTuple):
     """The folder that was read, absolute."""
     splits: dict[str, Split]
     label_map: LabelMap
+    format: str = "coco"
+    """What its files were read as, or `shapes`."""
 
     @property
     def dropped(self) -> dict[str, dict[str, int]]:

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from rfdetr_train.config import ShapesDataConfig
-from rfdetr_train.data.coco_files import ROBOFLOW_FILE
+from rfdetr_train.data.coco import ROBOFLOW_FILE
 from rfdetr_train.errors import UserError
 
 log = logging.getLogger(__name__)

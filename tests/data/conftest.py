@@ -4,9 +4,26 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image, ImageDraw
 
+from rfdetr_train.config import DataConfig
+from rfdetr_train.data.dataset import read_dataset
+from rfdetr_train.data.sample import Split
+from rfdetr_train.evaluation.coco_metrics import CocoEvaluator
+from rfdetr_train.evaluation.predictions import Predictions
+
 RED = (200, 30, 30)
+
+
+@pytest.fixture
+def read():
+    """`read(root, key=value, ...)`: the data set there, its format found out unless it is given."""
+
+    def read_it(root, splits=("train", "valid"), **keys):
+        return read_dataset(DataConfig(name="auto", root=str(root), **keys), splits)
+
+    return read_it
 
 
 @pytest.fixture
@@ -66,3 +83,18 @@ def write_simple(coco_table, write_split):
         return table
 
     return write
+
+
+@pytest.fixture
+def score():
+    """`score(split)`: metrics and results where every box is detected with score 0.9."""
+
+    def score_it(split: Split):
+        detections = []
+        for index in range(len(split)):
+            boxes, labels = (torch.from_numpy(column) for column in split.record(index)[3:])
+            detections.append({"boxes_xyxy": boxes, "labels": labels, "scores": torch.full((len(labels),), 0.9)})
+        found = Predictions.from_detections(dict(zip(split.image_ids, detections, strict=True)), split.label_map)
+        return CocoEvaluator(split.to_coco()).evaluate(found), found.to_results()
+
+    return score_it

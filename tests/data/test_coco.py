@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rfdetr_train.data.coco import read_coco
+from rfdetr_train.data.image_check import check_images
 from rfdetr_train.errors import UserError
 
 SIX_BOXES = ([10, 10, 0, 20], [10, 10, 20, 0], [10, 10, -5, 8], [150, 10, 20, 20], [90, 90, 20, 20], [-5, -5, 20, 20])
@@ -18,11 +18,11 @@ def warnings_of(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_degenerate_boxes_are_dropped_and_others_clipped(tmp_path, write_simple, coco_table, write_split, caplog):
+def test_degenerate_boxes_are_dropped_and_others_clipped(tmp_path, write_simple, coco_table, write_split, caplog, read):
     write_simple(tmp_path)
     table = coco_table({"a.png": [(1, box) for box in SIX_BOXES]}, [{"id": 1, "name": "cell"}])
     write_split(tmp_path, "train", table)
-    dataset = read_coco(tmp_path)
+    dataset = read(tmp_path)
     assert dataset.splits["train"].record(0).boxes_xyxy.tolist() == [[90, 90, 100, 100], [0, 0, 15, 15]]
     assert dataset.dropped == {"train": {"degenerate_boxes": 4}, "valid": {}}
     (warning,) = warnings_of(caplog)
@@ -30,34 +30,44 @@ def test_degenerate_boxes_are_dropped_and_others_clipped(tmp_path, write_simple,
     assert "1, 2, 3, 4" in warning
 
 
-def test_clipped_boxes_have_their_own_area(tmp_path, write_simple):
+def test_a_box_thinner_than_training_can_see_is_degenerate(tmp_path, write_simple, read, caplog):
+    """float32 has steps of 4e-6 pixels at 50: both edges of such a box are one there."""
+    boxes = [(50, 50, 1e-9, 20), (-30, -30, 30, 40), (99.5, 0, 10, 1000)]
+    write_simple(tmp_path, boxes=boxes, pictures=False)
+    assert read(tmp_path).splits["train"].record(0).boxes_xyxy.tolist() == [[99.5, 0, 100, 100]]
+    assert "2 dropped of 3 boxes, with no area inside their picture: annotation ids 1, 2" in warnings_of(caplog)[0]
+
+
+def test_clipped_boxes_have_their_own_area(tmp_path, write_simple, read):
     table = write_simple(tmp_path, boxes=[(90, 90, 20, 20), (10, 10, 30, 20)])
     for annotation, area in zip(table["annotations"], (400, 450), strict=True):
         annotation["area"] = area
     (tmp_path / "train" / "_annotations.coco.json").write_text(json.dumps(table))
-    assert read_coco(tmp_path).splits["train"].areas.tolist() == [100, 450]
+    assert read(tmp_path).splits["train"].areas.tolist() == [100, 450]
 
 
-def test_boxes_inside_keep_their_numbers_to_the_bit(tmp_path, write_simple):
+def test_boxes_inside_keep_their_numbers_to_the_bit(tmp_path, write_simple, read):
     box = [10.1, 0.3, 20.7, 30.000000001]
     write_simple(tmp_path, boxes=[box])
-    assert read_coco(tmp_path).splits["valid"].to_coco()["annotations"][0]["bbox"] == box
+    assert read(tmp_path).splits["valid"].to_coco()["annotations"][0]["bbox"] == box
 
 
-def test_a_polygon_stands_for_its_box(tmp_path, coco_table, write_split):
+def test_a_polygon_stands_for_its_box(tmp_path, coco_table, write_split, read, score):
     table = coco_table({"a.png": [(1, None), (1, [50, 50, 20, 10])]}, [{"id": 1, "name": "cell"}])
     del table["annotations"][0]["bbox"]
     table["annotations"][0]["segmentation"] = [[10, 10, 40, 10, 40, 30, 10, 30]]
     for split in ("train", "valid"):
         write_split(tmp_path, split, table)
-    first, second = read_coco(tmp_path).splits["valid"].to_coco()["annotations"]
+    valid = read(tmp_path).splits["valid"]
+    assert score(valid)[0].overall["AP"] == pytest.approx(1.0)
+    first, second = valid.to_coco()["annotations"]
     assert first["bbox"] == [10, 10, 30, 20]
     assert (first["id"], first["area"], first["iscrowd"]) == (1, 600, 0)
     assert (second["id"], second["area"], second["iscrowd"]) == (2, 200, 0)
 
 
 @pytest.mark.parametrize("counts", [[1203, 4, 96, 4, 8693], "compressed"])
-def test_run_lengths_stand_for_their_box(tmp_path, coco_table, write_split, counts):
+def test_run_lengths_stand_for_their_box(tmp_path, coco_table, write_split, counts, read):
     """Columns 12 and 13, rows 3 to 6 of a 100x100 mask: run lengths count down the columns."""
     from pycocotools import mask
 
@@ -68,49 +78,108 @@ def test_run_lengths_stand_for_their_box(tmp_path, coco_table, write_split, coun
     table["annotations"][0]["segmentation"] = code
     for split in ("train", "valid"):
         write_split(tmp_path, split, table)
-    assert read_coco(tmp_path).splits["train"].boxes_xywh.tolist() == [[12, 3, 2, 4]]
+    assert read(tmp_path).splits["train"].boxes_xywh.tolist() == [[12, 3, 2, 4]]
 
 
 @pytest.mark.parametrize(
     "segmentation",
     [[[10, 10, 40]], [[]], {"size": [50, 50], "counts": [2500]}, {"size": [100, 100], "counts": [7]}, {"counts": [7]}],
 )
-def test_a_broken_segmentation_is_refused(tmp_path, coco_table, write_split, segmentation):
+def test_a_broken_segmentation_is_refused(tmp_path, coco_table, write_split, segmentation, read):
     table = coco_table({"a.png": [(1, None)]}, [{"id": 1, "name": "cell"}])
     table["annotations"][0]["segmentation"] = segmentation
     file = write_split(tmp_path, "train", table, pictures=False)
     write_split(tmp_path, "valid", table, pictures=False)
     with pytest.raises(UserError, match="annotation 1: the segmentation cannot be read") as caught:
-        read_coco(tmp_path)
+        read(tmp_path)
     assert str(file) in str(caught.value)
 
 
-def test_crowds_are_truth_but_no_targets(tmp_path, coco_table, write_split):
+def test_crowds_are_truth_but_no_targets(tmp_path, coco_table, write_split, read):
     table = coco_table({"a.png": [(1, [1, 1, 50, 50]), (1, [60, 60, 9, 9])]}, [{"id": 1, "name": "cell"}])
     table["annotations"][0]["iscrowd"] = 1
     for split in ("train", "valid"):
         write_split(tmp_path, split, table)
-    split = read_coco(tmp_path).splits["train"]
+    split = read(tmp_path).splits["train"]
     assert split.record(0).boxes_xyxy.tolist() == [[60, 60, 69, 69]]
     assert [a["iscrowd"] for a in split.to_coco()["annotations"]] == [1, 0]
 
 
-def test_two_pictures_with_one_id(tmp_path, coco_table, write_split):
+def test_two_pictures_with_one_id(tmp_path, coco_table, write_split, read):
     table = coco_table({"a.png": [(1, [1, 1, 9, 9])], "b.png": []}, [{"id": 1, "name": "cell"}])
     table["images"][1]["id"] = 1
     file = write_split(tmp_path, "train", table)
     write_split(tmp_path, "valid", table)
     with pytest.raises(UserError, match="image id 1 ") as caught:
-        read_coco(tmp_path)
+        read(tmp_path)
     assert str(file) in str(caught.value)
 
 
-def test_an_annotation_of_no_picture(tmp_path, coco_table, write_split, write_simple, caplog):
+def test_three_pictures_with_two_ids(tmp_path, coco_table, write_split, write_simple, read):
+    write_simple(tmp_path)
+    table = coco_table({"a.png": [(1, [1, 1, 9, 9])], "b.png": [], "c.png": []}, [{"id": 1, "name": "cell"}])
+    table["images"][2]["id"] = 2
+    write_split(tmp_path, "valid", table)
+    with pytest.raises(UserError, match=r"valid/_annotations\.coco\.json: image id 2 is given to 2 pictures"):
+        read(tmp_path)
+
+
+def test_orphans_of_several_pictures(tmp_path, coco_table, write_split, write_simple, read, caplog):
+    write_simple(tmp_path)
+    table = coco_table({"a.png": [(1, [1, 1, 9, 9])] * 4}, [{"id": 1, "name": "cell"}])
+    for annotation, image_id in zip(table["annotations"], (7, 1, -5, 7), strict=True):
+        annotation["image_id"] = image_id
+    write_split(tmp_path, "train", table)
+    assert len(read(tmp_path).splits["train"].labels) == 1
+    assert warnings_of(caplog)[0].endswith("3 dropped: annotations of image ids that are not in the file: 7, -5")
+
+
+def test_sizes_that_the_file_does_not_give(tmp_path, coco_table, write_split, write_simple, write_picture, read):
+    write_simple(tmp_path)
+    table = coco_table(
+        {"a.png": [(1, [50, 50, 90, 90])], "b.png": [(1, [60, 10, 9, 99])], "gone.png": []}, [{"id": 1, "name": "cell"}]
+    )
+    write_split(tmp_path, "train", table)
+    write_picture(tmp_path / "train" / "b.png", size=(70, 40))
+    (tmp_path / "train" / "gone.png").unlink()
+    for image, missing in zip(table["images"], ((), ("width", "height"), ("height",)), strict=True):
+        for key in missing:
+            del image[key]
+    write_split(tmp_path, "train", table, pictures=False)
+    train = read(tmp_path).splits["train"]
+    assert train.sizes_px[:2].tolist() == [[100, 100], [40, 70]]
+    assert train.record(1).boxes_xyxy.tolist() == [[60, 10, 69, 40]]
+    with pytest.raises(UserError, match=r"1 of 3 pictures cannot be read.*\n.*gone\.png: does not exist"):
+        check_images(read(tmp_path), "error")
+
+
+def test_run_lengths_where_the_size_is_not_given(tmp_path, coco_table, write_split, write_picture, read):
+    table = coco_table({"a.png": [(1, None)]}, [{"id": 1, "name": "cell"}])
+    table["annotations"][0]["segmentation"] = {"size": [100, 100], "counts": [1203, 4, 96, 4, 8693]}
+    del table["images"][0]["width"]
+    for split in ("train", "valid"):
+        write_split(tmp_path, split, table, pictures=False)
+    assert read(tmp_path).splits["train"].boxes_xywh.tolist() == [[12, 3, 2, 4]]  # no picture either: its check refuses
+    write_picture(tmp_path / "train" / "a.png", size=(50, 100))
+    with pytest.raises(UserError, match=r"size \[100, 100\] is not the picture's \[100, 50\]"):
+        read(tmp_path)
+
+
+def test_ids_in_quotes_are_refused(tmp_path, coco_table, write_split, read):
+    table = coco_table({"a.png": [(1, [1, 1, 9, 9])]}, [{"id": 1, "name": "cell"}])
+    table["annotations"][0]["image_id"] = "000000000001"
+    write_split(tmp_path, "train", table)
+    write_split(tmp_path, "valid", table)
+    with pytest.raises(UserError, match=r"annotations\[0\]\.image_id must be a whole number .*; results name it by"):
+        read(tmp_path)
+
+
+def test_an_annotation_of_no_picture(tmp_path, coco_table, write_split, write_simple, caplog, read):
     write_simple(tmp_path)
     table = coco_table({"a.png": [(1, [1, 1, 9, 9]), (1, [1, 1, 9, 9])]}, [{"id": 1, "name": "cell"}])
     table["annotations"][0]["image_id"] = 99
     write_split(tmp_path, "train", table)
-    dataset = read_coco(tmp_path)
+    dataset = read(tmp_path)
     assert len(dataset.splits["train"].labels) == 1
     assert dataset.dropped["train"] == {"orphan_annotations": 1}
     (warning,) = warnings_of(caplog)
@@ -118,24 +187,24 @@ def test_an_annotation_of_no_picture(tmp_path, coco_table, write_split, write_si
     assert "99" in warning
 
 
-def test_one_file_under_two_ids(tmp_path, coco_table, write_split, write_simple, caplog):
+def test_one_file_under_two_ids(tmp_path, coco_table, write_split, write_simple, caplog, read):
     write_simple(tmp_path)
     table = coco_table({"a.png": [(1, [1, 1, 9, 9])], "b.png": []}, [{"id": 1, "name": "cell"}])
     table["images"][1]["file_name"] = "a.png"
     write_split(tmp_path, "train", table)
-    assert len(read_coco(tmp_path).splits["train"]) == 2
+    assert len(read(tmp_path).splits["train"]) == 2
     (warning,) = warnings_of(caplog)
     assert "1 files stand under several image ids: a.png under ids [1, 2]" in warning
 
 
-def test_annotations_in_any_order_find_their_pictures(tmp_path, coco_table, write_split):
+def test_annotations_in_any_order_find_their_pictures(tmp_path, coco_table, write_split, read):
     pictures = {f"{i}.png": [(1, [i, 1, 9, 9]), (1, [i, 50, 9, 9])] for i in range(5)}
     table = coco_table({**pictures, "empty.png": []}, [{"id": 1, "name": "cell"}])
     np.random.default_rng(0).shuffle(table["annotations"])
     np.random.default_rng(1).shuffle(table["images"])
     for split in ("train", "valid"):
         write_split(tmp_path, split, table)
-    split = read_coco(tmp_path).splits["train"]
+    split = read(tmp_path).splits["train"]
     for index in range(6):
         record = split.record(index)
         lefts = {} if record.path.stem == "empty" else {float(record.path.stem)}
@@ -143,12 +212,12 @@ def test_annotations_in_any_order_find_their_pictures(tmp_path, coco_table, writ
 
 
 @pytest.mark.parametrize(("images", "boxes"), [([], "no pictures"), (["a.png"], "no usable box")])
-def test_nothing_to_learn_from(tmp_path, coco_table, write_split, images, boxes):
+def test_nothing_to_learn_from(tmp_path, coco_table, write_split, images, boxes, read):
     table = coco_table({name: [] for name in images}, [{"id": 1, "name": "cell"}])
     for split in ("train", "valid"):
         write_split(tmp_path, split, table)
     with pytest.raises(UserError, match=f"the train split has {boxes}"):
-        read_coco(tmp_path)
+        read(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +228,8 @@ def bccd_root() -> Path:
     return Path(folder)
 
 
-def test_bccd(bccd_root, caplog):
-    dataset = read_coco(bccd_root, ("train", "valid", "test"))
+def test_bccd(bccd_root, caplog, read):
+    dataset = read(bccd_root, ("train", "valid", "test"))
     assert [len(split) for split in dataset.splits.values()] == [205, 87, 72]
     assert [len(split.labels) for split in dataset.splits.values()] == [2804, 1137, 945]
     assert dataset.label_map.names == ("Platelets", "RBC", "WBC")

@@ -6,7 +6,6 @@ import os
 import pytest
 from PIL import Image
 
-from rfdetr_train.data.coco import read_coco
 from rfdetr_train.data.image_check import check_images
 from rfdetr_train.errors import UserError
 
@@ -15,7 +14,7 @@ THREE = ("pipe.png", "half.webp", "link.tif")
 
 
 @pytest.fixture
-def broken_set(tmp_path, coco_table, write_split, write_simple):
+def broken_set(tmp_path, coco_table, write_split, write_simple, read):
     """A train split with two good pictures among five bad ones."""
     write_simple(tmp_path)
     names = ("good1.jpg", *FIVE, "good2.jpg")
@@ -29,7 +28,7 @@ def broken_set(tmp_path, coco_table, write_split, write_simple):
     (train / "missing.jpg").unlink()
     (train / "folder.jpg").unlink()
     (train / "folder.jpg").mkdir()
-    return read_coco(tmp_path)
+    return read(tmp_path)
 
 
 def test_error_lists_all_five_with_reasons(broken_set):
@@ -55,7 +54,7 @@ def test_skip_leaves_them_out_and_says_so(broken_set, caplog):
     assert "html.jpg" in caplog.text
 
 
-def test_three_more(tmp_path, coco_table, write_split, write_simple):
+def test_three_more(tmp_path, coco_table, write_split, write_simple, read):
     """A pipe, which would be waited for; half a file of a format without an end mark; a link to nowhere."""
     write_simple(tmp_path)
     pictures = {name: [(1, [10, 10, 9, 9])] for name in ("good.png", *THREE)}
@@ -67,39 +66,39 @@ def test_three_more(tmp_path, coco_table, write_split, write_simple):
     os.mkfifo(pipe)
     link.symlink_to("elsewhere.tif")
     with pytest.raises(UserError, match="train: 3 of 4 pictures cannot be read") as caught:
-        check_images(read_coco(tmp_path), "error")
+        check_images(read(tmp_path), "error")
     lines = str(caught.value).splitlines()[1:]
     assert [line.split(": ")[0].strip() for line in lines] == [str(pipe), str(half), str(link)]
-    assert [len(split) for split in check_images(read_coco(tmp_path), "skip").splits.values()] == [1, 1]
+    assert [len(split) for split in check_images(read(tmp_path), "skip").splits.values()] == [1, 1]
 
 
-def test_the_limit_of_megapixels_is_the_configs(tmp_path, write_simple):
+def test_the_limit_of_megapixels_is_the_configs(tmp_path, write_simple, read):
     write_simple(tmp_path)
-    dataset = read_coco(tmp_path)
+    dataset = read(tmp_path)
     with pytest.raises(UserError, match=r"a\.png: 100x100 pixels are more than data\.max_megapixels=0\.009;"):
         check_images(dataset, "error", max_megapixels=0.009)
     checked = check_images(dataset, "error", max_megapixels=0.01)
     assert [split.max_megapixels for split in checked.splits.values()] == [0.01, 0.01]
 
 
-def test_nothing_left_is_refused(tmp_path, write_simple):
+def test_nothing_left_is_refused(tmp_path, write_simple, read):
     write_simple(tmp_path)
     (tmp_path / "train" / "a.png").unlink()
     with pytest.raises(UserError, match="so that none is left"):
-        check_images(read_coco(tmp_path), "skip")
+        check_images(read(tmp_path), "skip")
 
 
-def test_another_size_than_annotated_is_a_warning(tmp_path, write_simple, caplog):
+def test_another_size_than_annotated_is_a_warning(tmp_path, write_simple, caplog, read):
     write_simple(tmp_path)
     Image.new("RGB", (200, 300)).save(tmp_path / "train" / "a.png")
-    dataset = read_coco(tmp_path)
+    dataset = read(tmp_path)
     assert len(check_images(dataset, "error").splits["train"]) == 1
     (record,) = (r for r in caplog.records if r.levelno == logging.WARNING)
     assert f"{tmp_path / 'train' / 'a.png'}: annotated as 100x100, but the picture is 200x300" in record.getMessage()
 
 
-def test_progress_counts_over_all_splits(tmp_path, write_simple):
+def test_progress_counts_over_all_splits(tmp_path, write_simple, read):
     write_simple(tmp_path)
     seen = []
-    check_images(read_coco(tmp_path), "error", lambda done, total: seen.append((done, total)))
+    check_images(read(tmp_path), "error", lambda done, total: seen.append((done, total)))
     assert seen == [(1, 2), (2, 2)]

@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 
 from rfdetr_train.data import picture_cache
-from rfdetr_train.data.coco import read_coco
 from rfdetr_train.data.picture_cache import PictureCache, open_cache
 from rfdetr_train.data.sample import FlatStrings, Split
 from rfdetr_train.errors import UserError
@@ -23,7 +22,7 @@ SIZES = ((900, 700), (640, 720), (120, 100))  # height, width; only the first is
 
 
 @pytest.fixture
-def split(tmp_path: Path, coco_table, write_split, write_simple) -> Split:
+def split(tmp_path: Path, coco_table, write_split, write_simple, read) -> Split:
     """Three pictures of noise."""
     write_simple(tmp_path / "set")
     table = coco_table({name: [(1, [10, 10, 20, 20])] for name in NAMES}, [{"id": 1, "name": "cell"}])
@@ -34,7 +33,7 @@ def split(tmp_path: Path, coco_table, write_split, write_simple) -> Split:
     for name, size in zip(NAMES, SIZES, strict=True):
         noise = rng.integers(0, 255, (*size, 3), dtype=np.uint8)
         Image.fromarray(noise).save(tmp_path / "set" / "train" / name)
-    return read_coco(tmp_path / "set").splits["train"]
+    return read(tmp_path / "set").splits["train"]
 
 
 def opened(split: Split, kind: str, folder: Path) -> tuple[PictureCache, list[int]]:

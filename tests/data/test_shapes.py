@@ -86,5 +86,5 @@ def test_sizes_and_forms_vary():
 
 
 def test_an_unknown_kind_of_data_set(config):
-    with pytest.raises(UserError, match="data=voc: choose one of coco, shapes"):
-        read_dataset(replace(config, name="voc"))
+    with pytest.raises(UserError, match="data=pictures: choose one of coco, yolo, voc, csv, auto, shapes"):
+        replace(config, name="pictures")

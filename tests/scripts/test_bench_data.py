@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from rfdetr_train.data.coco import read_coco
+from rfdetr_train.config import DataConfig
+from rfdetr_train.data.dataset import read_dataset
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -21,7 +22,8 @@ def test_quartiles_of_five_numbers(script):
 
 
 def test_the_generated_set_is_a_data_set(script, tmp_path):
-    split = read_coco(script.generate(tmp_path / "set", 96, 72, 3)).splits["train"]
+    root = script.generate(tmp_path / "set", 96, 72, 3)
+    split = read_dataset(DataConfig(name="auto", root=str(root))).splits["train"]
     assert len(split) == 3
     with Image.open(split.path(0)) as picture:
         assert picture.size == (96, 72)

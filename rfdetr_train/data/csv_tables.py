@@ -1,0 +1,135 @@
+"""CSV data sets: a line a box, `image,x1,y1,x2,y2,class`, or columns of usual names in any order."""
+
+import csv
+import io
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from rfdetr_train.data.raw_split import NamedBox, RawSplit, split_of_named_boxes
+from rfdetr_train.data.reader import SPLIT_NAMES, Reader, number, parse_all, read_text
+from rfdetr_train.errors import UserError
+
+_CORNERS = ("x1", "y1", "x2", "y2")
+_COLUMNS = {
+    "image": ("image", "filename", "file_name", "file", "path", "image_path", "image_name", "img"),
+    "x1": ("x1", "xmin", "x_min", "left"),
+    "y1": ("y1", "ymin", "y_min", "top"),
+    "x2": ("x2", "xmax", "x_max", "right"),
+    "y2": ("y2", "ymax", "y_max", "bottom"),
+    "class": ("class", "label", "name", "class_name", "category"),
+    "split": ("split", "set", "subset"),
+}
+"""The columns in the order of a file without a header, and what headers call them."""
+_NEEDED = {"image", *_CORNERS, "class"}
+_COMMON_FILES = ("annotations.csv", "_annotations.csv", "labels.csv")
+_SPLIT_OF_WORD = {"train": "train", "training": "train", "valid": "valid", "val": "valid", "validation": "valid",
+                  "validate": "valid", "test": "test"}  # fmt: skip
+
+
+class CsvLine(NamedTuple):
+    """A line: a box, or a picture without one."""
+
+    image: str
+    split: str
+    boxes: list[NamedBox]
+    """One or none; the numbers are x1, y1, x2, y2 in pixels."""
+
+
+class CsvReader(Reader):
+    """A file for each split, or one for all; without a column `split`, that one is train."""
+
+    LAYOUT = "{split}.csv, {split}/_annotations.csv, or annotations.csv with {split} in a column split"
+
+    def sources(self, split: str) -> list[Path]:
+        common = self._common_lines.items
+        return self._own_files(split) or [file for file, lines in common() if any(n.split == split for n in lines)]
+
+    def evidence(self) -> Path | None:
+        return next((file for split in SPLIT_NAMES for file in self._own_files(split) + self._common_files()), None)
+
+    def _own_files(self, split: str) -> list[Path]:
+        files = [self.root / form.format(n) for n in SPLIT_NAMES[split] for form in ("{}.csv", "{}/_annotations.csv")]
+        return [file for file in files if file.is_file()]
+
+    def _common_files(self) -> list[Path]:
+        return [file for name in _COMMON_FILES if (file := self.root / name).is_file()]
+
+    @cached_property
+    def _common_lines(self) -> dict[Path, list[CsvLine]]:
+        return {file: read_lines(file) for file in self._common_files()}
+
+    def read(self, split: str, source: Path) -> RawSplit:
+        whole = source in self._own_files(split)
+        boxes: dict[str, list[NamedBox]] = {}
+        for line in read_lines(source) if whole else self._common_lines[source]:
+            if whole or line.split == split:
+                boxes.setdefault(line.image, []).extend(line.boxes)
+        _refuse_fractions(source, boxes)
+        names = sorted(boxes)
+        tops = [source.parent, *(self.root / top / name for name in SPLIT_NAMES[split] for top in ("", "images"))]
+        folder = self.picture_folder([*tops, source.parent / "images"], names, source)
+        file_names = self.inside_root(folder, names, source)
+        sizes_px = self.sizes_px([folder / name for name in file_names])
+        return split_of_named_boxes(source, folder, file_names, sizes_px, [boxes[name] for name in names], _to_xywh)
+
+
+def read_lines(file: Path) -> list[CsvLine]:
+    """Read a CSV file, its fields parted by commas, semicolons or tabs.
+
+    Raises: UserError with the lines of what is wrong.
+    """
+    rows = list(_rows(file))
+    if not rows:
+        return []
+    first = [cell.lower() for cell in rows[0][1]]
+    named = {column: first.index(name) for column, names in _COLUMNS.items() for name in names[::-1] if name in first}
+    if "image" not in named:  # no header
+        columns = {column: position for position, column in enumerate(_COLUMNS)}
+    elif set(named) >= _NEEDED:
+        columns, rows = named, rows[1:]
+    else:
+        raise UserError(f"{file}:{rows[0][0]}: the header must name image, x1, y1, x2, y2 and class, not {rows[0][1]}")
+    return parse_all(lambda row: _line(file, *row, columns), rows)
+
+
+def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line number and cells of each row that is not empty."""
+    text = read_text(file)
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield reader.line_num, [cell.strip() for cell in cells]
+    except csv.Error as error:
+        raise UserError(f"{file}:{reader.line_num}: not valid CSV: {error}") from error
+
+
+def _line(file: Path, line: int, cells: list[str], columns: dict[str, int]) -> CsvLine:
+    place = f"{file}:{line}"
+    row = {column: cells[position] for column, position in columns.items() if position < len(cells)}
+    if not row.get("image") or not set(row) >= _NEEDED:
+        raise UserError(f"{place}: must have image, x1, y1, x2, y2 and class; a picture without boxes has them empty")
+    split = _SPLIT_OF_WORD.get(row.get("split", "").lower() or "train")
+    if split is None:
+        raise UserError(f"{place}: split {row['split']!r} is none of {', '.join(_SPLIT_OF_WORD)}")
+    if not any(row[column] for column in (*_CORNERS, "class")):
+        return CsvLine(row["image"], split, [])
+    if not row["class"]:
+        raise UserError(f"{place}: the box has no class")
+    corners = tuple(number(row[column], f"{place}: {column}") for column in _CORNERS)
+    return CsvLine(row["image"], split, [NamedBox((file, line), row["class"], corners)])
+
+
+def _refuse_fractions(file: Path, boxes: dict[str, list[NamedBox]]) -> None:
+    corners = [corner for of_picture in boxes.values() for box in of_picture for corner in box.numbers]
+    if 0 < max(corners, default=0) <= 1:
+        raise UserError(f"{file}: no corner lies beyond 1, so these are fractions; give pixels")
+
+
+def _to_xywh(corners: np.ndarray, _: np.ndarray) -> np.ndarray:
+    return np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1)

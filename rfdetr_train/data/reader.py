@@ -1,0 +1,174 @@
+"""What the readers of all formats share: which files they may follow, and how they look at pictures.
+
+A format is one file with one `Reader`. It tells what its files say and judges none of it: clipping, dropping and the
+labels are the same for all formats and happen in `build_split.py`.
+"""
+
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn, TypeGuard, TypeVar
+
+import numpy as np
+
+from rfdetr_train.data.image_file import image_size
+from rfdetr_train.data.listing import listed
+from rfdetr_train.data.raw_split import RawSplit
+from rfdetr_train.errors import UserError
+
+SPLIT_NAMES = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
+"""What data sets call the splits, in folder and file names."""
+PICTURE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
+UNKNOWN_SIZE_PX = (2**20, 2**20)
+"""Stands for the size of a picture that cannot be read; the check before training refuses it or leaves it out."""
+
+_LARGEST_NUMBER = 1e12
+_PROBED_PICTURES = 100  # some may be missing: the check of the pictures tells which
+_THREADS = min(16, 4 * (os.cpu_count() or 1))  # the work is mostly waiting for files
+_PICTURES_AT_ONCE = 64
+
+Given = TypeVar("Given")
+Parsed = TypeVar("Parsed")
+Progress = Callable[[int, int], None]
+"""Called with (pictures looked at so far, pictures in all)."""
+
+
+class Reader(ABC):
+    """A data set of one format."""
+
+    LAYOUT: ClassVar[str]
+    """What such a data set holds for `{split}`, for a message."""
+
+    def __init__(self, root: Path, allow_outside_root: bool = False, progress: Progress | None = None) -> None:
+        self.root, self._progress = root, progress
+        self._allowed = "" if allow_outside_root else os.path.normpath(root) + os.sep
+
+    @abstractmethod
+    def sources(self, split: str) -> list[Path]:
+        """What `split` (train, valid or test) could be read from: nothing, a file or folder, or several by mistake."""
+
+    @abstractmethod
+    def read(self, split: str, source: Path) -> RawSplit:
+        """Read `split` from its source. Raises: UserError that names the place of whatever is wrong in the files."""
+
+    def evidence(self) -> Path | None:
+        """What makes the root look like this format."""
+        return next((source for split in SPLIT_NAMES for source in self.sources(split)), None)
+
+    def picture_folder(self, folders: Sequence[Path], file_names: Sequence[str], source: Path) -> Path:
+        """The first of `folders` that holds (some of) the pictures, else the first that exists.
+
+        Raises: UserError if none exists.
+        """
+        there = [folder for folder in folders if folder.is_dir()]
+        probes = [_local(name) for name in file_names[:_PROBED_PICTURES] if "\0" not in name]
+        for folder in there:
+            if any(os.path.exists(folder / name) for name in probes):
+                return folder
+        if not there:
+            raise UserError(f"{source}: no folder of pictures; looked for {', '.join(map(str, folders))}")
+        return there[0]
+
+    def inside_root(self, folder: Path, file_names: Sequence[str], source: Path) -> list[str]:
+        """The file names as this system writes them; those that lead out of the root are refused.
+
+        An annotation file may come from anywhere. Judged by the names alone, so links that the owner placed inside the
+        root stay usable.
+        """
+        names = [_local(name) if "\\" in name and not os.path.exists(folder / name) else name for name in file_names]
+        for name in names:
+            if "\0" in name or not self.allows(os.path.join(folder, name)):
+                self.refuse_outside(name, source)
+        return names
+
+    def allows(self, path: str | Path) -> bool:
+        """Does `path` lie inside the root, or may it lie elsewhere?"""
+        return (os.path.normpath(path) + os.sep).startswith(self._allowed)
+
+    def refuse_outside(self, path: str | Path, source: Path) -> NoReturn:
+        """Refuse a `path` that `source` names."""
+        remedy = "correct it, or allow pictures elsewhere with data.allow_outside_root=true"
+        raise UserError(f"{source}: {str(path)!r} leads out of {self.root}; {remedy}")
+
+    def sizes_px(self, paths: Sequence[Path]) -> np.ndarray:
+        """int64 (n, 2), (height, width) upright, from the headers; UNKNOWN_SIZE_PX where there is none."""
+        groups = [paths[start : start + _PICTURES_AT_ONCE] for start in range(0, len(paths), _PICTURES_AT_ONCE)]
+        sizes: list[tuple[int, int]] = []
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for group in pool.map(lambda group: [_size_px(path) for path in group], groups):
+                sizes += group
+                if self._progress is not None:
+                    self._progress(len(sizes), len(paths))
+        return np.array(sizes, dtype=np.int64).reshape(-1, 2)
+
+
+def _local(name: str) -> str:
+    """Windows tools write `images\\a.jpg`."""
+    return name if os.sep == "\\" else name.replace("\\", "/")
+
+
+def _size_px(path: Path) -> tuple[int, int]:
+    try:
+        return image_size(path)
+    except UserError:
+        return UNKNOWN_SIZE_PX
+
+
+def files_below(folder: Path, endings: tuple[str, ...] = PICTURE_ENDINGS) -> Iterator[Path]:
+    """The files with such endings in `folder` and its sub-folders, links followed.
+
+    Hidden ones are left out: macOS writes a `._a.jpg` beside `a.jpg`.
+    """
+    seen = set()
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in seen:  # a link to a folder above itself
+            folders.clear()
+        else:
+            yield from (Path(parent, name) for name in files if name.lower().endswith(endings) and name[0] != ".")
+        seen.add(real)
+
+
+def read_text(path: Path) -> str:
+    """A text file, with or without a byte-order mark. Raises: UserError that names it."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8 text; save the file as UTF-8") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def is_text(value: Any) -> TypeGuard[str]:
+    """A text that logs and files can take: JSON and YAML can also write half a character."""
+    return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
+
+
+def number(text: str, what: str) -> float:
+    """A finite number of a usual size. Raises: UserError that says `what` it should be."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = np.nan
+    if not abs(value) < _LARGEST_NUMBER:
+        raise UserError(f"{what} must be a number, not {text!r}")
+    return value
+
+
+def parse_all(parse: Callable[[Given], Parsed], things: Iterable[Given]) -> list[Parsed]:
+    """`parse` each; what it refuses is gathered, so that its owner mends all of it at once.
+
+    Raises: UserError with all refusals.
+    """
+    parsed, faults = [], []
+    for thing in things:
+        try:
+            parsed.append(parse(thing))
+        except UserError as error:
+            faults.append(str(error))
+    if faults:
+        raise UserError(listed(faults, separator="\n"))
+    return parsed
