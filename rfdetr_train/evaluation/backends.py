@@ -9,6 +9,7 @@ import importlib.util
 import io
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +42,7 @@ def choose_backend(wanted: str) -> str:
 
 def compute_tables(backend: str, truth: dict, predictions: Predictions, max_dets: list[int]) -> Tables:
     """Precision and recall of `predictions` against a clean COCO `truth`; `max_dets` rises."""
+    truth, predictions = numbered(truth, predictions)
     with _silence():
         evaluation = _EVALUATIONS[backend](truth, predictions)
         evaluation.params.maxDets = max_dets
@@ -49,8 +51,30 @@ def compute_tables(backend: str, truth: dict, predictions: Predictions, max_dets
     return Tables(np.asarray(evaluation.eval["precision"])[..., -1], np.asarray(evaluation.eval["recall"]))
 
 
+def numbered(truth: dict, predictions: Predictions) -> tuple[dict, Predictions]:
+    """The same with images and categories numbered from 1 in the order of their ids.
+
+    A data set's own ids may be negative, which hotcoco refuses, or lose digits in its float64 rows.
+    """
+    images, categories = (sorted(entry["id"] for entry in truth[key]) for key in ("images", "categories"))
+    image_number, category_number = ({key: n for n, key in enumerate(ids, 1)} for ids in (images, categories))
+    annotations = [
+        {**a, "image_id": image_number[a["image_id"]], "category_id": category_number[a["category_id"]]}
+        for a in truth["annotations"]
+    ]
+    return {
+        "images": [{**image, "id": image_number[image["id"]]} for image in truth["images"]],
+        "categories": [{**category, "id": category_number[category["id"]]} for category in truth["categories"]],
+        "annotations": annotations,
+    }, replace(
+        predictions,
+        image_ids=np.searchsorted(images, predictions.image_ids) + 1,
+        category_ids=np.searchsorted(categories, predictions.category_ids) + 1,
+    )
+
+
 def hotcoco_evaluation(truth: dict, predictions: Predictions) -> Any:
-    """hotcoco's evaluation, which also tells kinds of errors; not yet run. Detections are numbered from 1."""
+    """hotcoco's evaluation, which also tells kinds of errors; not yet run. It takes what `numbered` gives."""
     from hotcoco import COCO, COCOeval
 
     coco = COCO(truth)

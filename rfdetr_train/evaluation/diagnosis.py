@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfdetr_train.evaluation.backends import hotcoco_evaluation
+from rfdetr_train.evaluation.backends import hotcoco_evaluation, numbered
 from rfdetr_train.evaluation.predictions import Predictions
 
 IOU = 0.5  # of a detection that is right
@@ -65,6 +65,8 @@ def diagnose(truth: dict, predictions: Predictions, max_dets: int) -> Diagnosis 
     """
     if not any(not annotation["iscrowd"] for annotation in truth["annotations"]):
         return None
+    image_ids = sorted(image["id"] for image in truth["images"])
+    truth, predictions = numbered(truth, predictions)
     evaluation = _run(truth, predictions, max_dets)
     found = evaluation.image_diagnostics(iou_thr=IOU)
     is_right = np.full(len(predictions), np.nan)  # NaN: on a crowd region, or beyond max_dets
@@ -78,8 +80,14 @@ def diagnose(truth: dict, predictions: Predictions, max_dets: int) -> Diagnosis 
         calibration=_calibration(evaluation.calibration(n_bins=CALIBRATION_BINS, iou_threshold=IOU)),
         errors=_errors(evaluation.tide_errors(pos_thr=IOU, bg_thr=BACKGROUND_IOU)),
         images={
-            image_id: {"right": row["tp"], "wrong": row["fp"], "missed": row["fn"], "F1": row["f1"], "AP50": row["ap"]}
-            for image_id, row in sorted(found["img_summary"].items())
+            image_ids[number - 1]: {
+                "right": row["tp"],
+                "wrong": row["fp"],
+                "missed": row["fn"],
+                "F1": row["f1"],
+                "AP50": row["ap"],
+            }
+            for number, row in sorted(found["img_summary"].items())
         },
     )
 

@@ -281,6 +281,20 @@ def test_ids_that_the_truth_lacks_are_refused():
         CocoEvaluator(truth_of([]) | {"images": [{"id": 1}, {"id": 1}]})
 
 
+def test_ids_may_be_negative_or_too_long_for_a_float():
+    image_ids, category_ids = (-7, 2**60, 2**60 + 1), (-4, 2**60 + 3)
+    truth = {
+        "images": [{"id": i, "width": 64, "height": 64} for i in image_ids],
+        "categories": [{"id": i, "name": str(i)} for i in category_ids],
+        "annotations": [
+            {"image_id": image, "category_id": category_ids[k % 2], "bbox": [5 * k, 0, 9, 9]}
+            for k, image in enumerate(image_ids)
+        ],
+    }
+    results = truth_as_predictions(truth, LabelMap(category_ids, ("a", "b")))
+    assert scored(CocoEvaluator(truth), results).overall["AP"] == pytest.approx(1.0, abs=1e-12)
+
+
 @pytest.mark.parametrize("kind", [np.int64, np.int32, torch.tensor])
 def test_ids_may_be_numpy_or_torch_integers(kind):
     truth = truth_of([(kind(1), kind(1), [10, 10, 20, 20])])
