@@ -27,7 +27,9 @@ from rfdetr_train.engine.trained_model import load_trained_model
 from rfdetr_train.export.weights_file import reference_file
 from rfdetr_train.loggers.tables import print_table
 from rfdetr_train.matcher import match
+from rfdetr_train.models import backbone
 from rfdetr_train.models.rfdetr import RFDETR, build_model
+from rfdetr_train.position_table import resize_positions
 from rfdetr_train.postprocess import detections
 
 NUM_CLASSES, NUM_TARGETS = 90, 5
@@ -44,11 +46,18 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path)
     parser.add_argument("--threshold", type=float, default=0.05)
     options = parser.parse_args()
+    backbone.resize_positions = resized_as_in_the_reference
     if options.checkpoint:
         compare_trained(options)
     else:
         rows = [compare_variant(variant, options) for variant in options.variants]
         print_table("largest difference over largest value, float64", COLUMNS, rows)
+
+
+def resized_as_in_the_reference(table: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Positions resized in float32 also where the model is in float64; only base's table has another grid."""
+    same_grid = table.shape[1] == grid[0] * grid[1]
+    return resize_positions(table, grid) if same_grid else resize_positions(table.float(), grid).to(table.dtype)
 
 
 def ask_reference(python: str, task: str, **request: Any) -> Any:
@@ -69,7 +78,7 @@ def compare_variant(variant: str, options: argparse.Namespace) -> list[str]:
     shape = (options.batch, 3, config.resolution, config.resolution)
     images = torch.randn(shape, generator=generator, dtype=torch.float64)
     targets = [random_target(generator) for _ in range(options.batch)]
-    question = {"variant": variant, "num_classes": NUM_CLASSES, "images": images}
+    question = {"variant": variant, "seed": options.seed, "num_classes": NUM_CLASSES, "images": images}
     theirs = ask_reference(
         options.reference_python,
         "compute",
@@ -140,6 +149,7 @@ def compare_trained(options: argparse.Namespace) -> None:
     side = trained.model.config.resolution
     files = sorted(path for path in options.pictures.rglob("*") if path.suffix in (".jpg", ".png"))[:16]
     # resized here: the reference package resizes without antialias, which is no matter of the weights
+    assert files, f"{options.pictures}: no pictures"
     images = torch.stack([functional.resize(read_image(path), [side, side], antialias=True) for path in files])
     with tempfile.NamedTemporaryFile(suffix=".pth") as exported:
         exported.write(reference_file(trained))

@@ -29,10 +29,10 @@ def main() -> None:
 
 
 def compute(
-    variant: str, num_classes: int, images: torch.Tensor, targets: list[dict], state: dict | None
+    variant: str, seed: int, num_classes: int, images: torch.Tensor, targets: list[dict], state: dict | None
 ) -> dict[str, Any]:
     """Outputs, total loss and gradients of a detector in float64, and its weights."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model_config = CONFIGS[variant](pretrain_weights="none.pth", num_classes=num_classes, device="cpu")
     model = build_model_from_config(model_config).double()
     if state is None:

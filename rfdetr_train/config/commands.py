@@ -161,15 +161,19 @@ class ExportConfig:
     package)."""
     weights: str = "auto"
     """raw, ema, or auto: those that were best when the checkpoint was written."""
-    opset: int = 20
-    """The version of ONNX's operators."""
+    opset: Optional[int] = None
+    """The version of ONNX's operators, for format=onnx; null is 20."""
     run_dir: str = "runs"
     """Folder in which each export makes its own."""
 
     def __post_init__(self) -> None:
         one_of("format", self.format, "onnx", "torch_export", "safetensors", "reference")
         one_of("weights", self.weights, "auto", "raw", "ema")
-        require(18 <= self.opset <= 23, "opset", self.opset, "give a number from 18 to 23")
+        if self.opset is not None:
+            require(
+                self.format == "onnx", "opset", self.opset, f"means nothing with format={self.format}; leave it out"
+            )
+            require(18 <= self.opset <= 23, "opset", self.opset, "give a number from 18 to 23")
 
 
 @dataclass

@@ -11,7 +11,7 @@ BOXES, LOGITS = "boxes_xyxy", "logits"
 """The outputs of an exported program, in this order."""
 
 PROGRAM_OUTPUTS = {
-    BOXES: "(batch, queries, 4): left, top, right, bottom as fractions 0..1 of the picture, before the resize or after",
+    BOXES: "(batch, queries, 4): left, top, right, bottom as fractions 0..1 of the picture",
     LOGITS: "(batch, queries, classes): one for each of `classes`, in their order",
 }
 WEIGHTS_OUTPUTS = {

@@ -13,15 +13,17 @@ from rfdetr_train.errors import UserError
 from rfdetr_train.export.card import BOXES, LOGITS
 from rfdetr_train.export.program import DeployedDetector, Outputs, check_agreement, exported_program
 
+DEFAULT_OPSET = 20
+
 
 def require_onnx() -> None:
     """Refuse before work starts where a package is missing."""
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
-        raise UserError(f"format=onnx: needs {', '.join(missing)}; pip install 'rfdetr-train[export]'")
+        raise UserError(f"format=onnx: pip install {' '.join(missing)}; the extra `export` brings them all")
 
 
-def onnx_file(trained: TrainedModel, card: dict[str, Any], opset: int) -> bytes:
+def onnx_file(trained: TrainedModel, card: dict[str, Any], opset: int | None) -> bytes:
     """An ONNX model with a dynamic batch; each entry of the card is a property of its metadata, as JSON."""
     import onnx
 
@@ -32,7 +34,7 @@ def onnx_file(trained: TrainedModel, card: dict[str, Any], opset: int) -> bytes:
         exported_program(detector),
         dynamo=True,
         verbose=False,
-        opset_version=opset,
+        opset_version=opset or DEFAULT_OPSET,
         input_names=["images"],
         output_names=[BOXES, LOGITS],
         dynamic_shapes=({0: "batch"},),

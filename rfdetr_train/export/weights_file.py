@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from rfdetr_train.checkpoint.reference_run import SIZES
 from rfdetr_train.checkpoint.reference_weights import from_reference, to_reference
 from rfdetr_train.config import ModelConfig
 from rfdetr_train.engine.trained_model import TrainedModel
@@ -18,20 +19,9 @@ REFERENCE_ENCODERS = {
     "vit_small_patch14_dinov2": "dinov2_windowed_small",
     "vit_base_patch14_dinov2": "dinov2_windowed_base",
 }
-REFERENCE_KEYS = {
-    "resolution": "resolution",
-    "patch_size": "patch_size",
-    "num_windows": "num_windows",
-    "feature_blocks": "out_feature_indexes",
-    "hidden_dim": "hidden_dim",
-    "decoder_layers": "dec_layers",
-    "self_attention_heads": "sa_nheads",
-    "cross_attention_heads": "ca_nheads",
-    "sampling_points": "dec_n_points",
-    "num_queries": "num_queries",
-    "group_detr": "group_detr",
-}
-"""Our key of a model's config -> the reference package's. It fixes all others at our defaults."""
+NO_MATTER = ("backbone", "pretrained", "lora_rank", "lora_alpha", "lora_dropout")
+"""Keys that leave no trace in the weights, or are translated on their own. Of those that are neither here nor in `SIZES`
+the reference package knows only our defaults."""
 
 
 def safetensors_file(trained: TrainedModel, card: dict[str, Any]) -> bytes:
@@ -73,13 +63,14 @@ def reference_config(config: ModelConfig) -> dict[str, Any]:
     remedy = "the reference package has no such model; use format=safetensors, onnx or torch_export"
     require(config.backbone in REFERENCE_ENCODERS, "model.backbone", config.backbone, remedy)
     defaults = ModelConfig(name=config.name, resolution=384)
-    for key in {field.name for field in fields(config)} - REFERENCE_KEYS.keys() - {"backbone", "position_grid"}:
+    for key in {field.name for field in fields(config)} - {*SIZES, *NO_MATTER, "name"}:
         require(getattr(config, key) == getattr(defaults, key), f"model.{key}", getattr(config, key), remedy)
+    sizes = {theirs: getattr(config, ours) for ours, theirs in SIZES.items()}
     return {
+        **sizes,
         "encoder": REFERENCE_ENCODERS[config.backbone],
         "positional_encoding_size": config.position_grid or config.resolution // config.cell_px,
         "num_select": config.num_queries,
-        **{theirs: getattr(config, ours) for ours, theirs in REFERENCE_KEYS.items()},
     }
 
 

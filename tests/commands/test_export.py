@@ -79,14 +79,15 @@ def test_a_program_that_fails_its_check_is_not_written(
     assert not list((tmp_path / "a").iterdir())
 
 
-@pytest.mark.parametrize(("override", "words"), [
+@pytest.mark.parametrize(("overrides", "words"), [
     ("format=coreml", "format=coreml: choose one of onnx, torch_export, safetensors, reference"),
     ("opset=7", "opset=7: give a number from 18 to 23"),
+    ("format=reference opset=18", "opset=18: means nothing with format=reference"),
     ("weights=best", "weights=best: choose one of auto, raw, ema"),
 ])  # fmt: skip
-def test_refusals(override: str, words: str) -> None:
+def test_refusals(overrides: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        compose_config("export", ["checkpoint=x", override])
+        compose_config("export", ["checkpoint=x", *overrides.split()])
 
 
 def test_an_average_that_is_not_there_is_refused(run: Run) -> None:

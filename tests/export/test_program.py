@@ -12,18 +12,22 @@ from rfdetr_train.export.program import DeployedDetector, check_agreement, clear
 def test_a_program_that_answers_otherwise_is_refused(trained: TrainedModel) -> None:
     detector = DeployedDetector(trained)
 
-    def off_by(error: float, from_batch: int):
+    def off_by(boxes_error: float, logits_error: float, from_batch: int = 1):
         def run(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             boxes, logits = detector(images)
-            return boxes + error * (len(images) >= from_batch), logits
+            large_batch = len(images) >= from_batch
+            return boxes + (boxes_error if large_batch else 0), logits + (logits_error if large_batch else 0)
 
         return run
 
-    check_agreement(off_by(0.9e-4, 1), detector, "x")
+    check_agreement(off_by(0.9e-4, -0.9e-4), detector, "x")
     with pytest.raises(UserError, match=r"format=x: .* batch of 5 .* differs from the detector by 2.0e-04"):
-        check_agreement(off_by(2e-4, 5), detector, "x")
-    with pytest.raises(UserError, match="batch of 1"):
-        check_agreement(off_by(float("nan"), 1), detector, "x")
+        check_agreement(off_by(2e-4, 0.0, from_batch=5), detector, "x")
+    with pytest.raises(UserError, match="batch of 2"):
+        check_agreement(off_by(0.0, -2e-4, from_batch=2), detector, "x")
+    for nan in ((float("nan"), 0.0), (0.0, float("nan"))):
+        with pytest.raises(UserError, match="batch of 1"):
+            check_agreement(off_by(*nan), detector, "x")
 
 
 class Ranked:
