@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rfdetr_train import __version__
-from rfdetr_train.errors import Interrupted, JobFailed, UserError
+from rfdetr_train.errors import Interrupted, JobFailed, UserError, did_you_mean
 
 COMMANDS = ("train", "evaluate", "predict", "export")
 FOLDER_COMMANDS = ("report", "compare")
@@ -79,8 +79,6 @@ def _split_command(arguments: list[str]) -> tuple[str, list[str]]:
     """The command word, train when there is none, and the rest; a saved config knows its own command."""
     named = arguments[:1] if arguments and arguments[0].isidentifier() else []
     if named and named[0] not in COMMANDS:
-        from rfdetr_train.cli_help import did_you_mean
-
         known = (*COMMANDS, *FOLDER_COMMANDS)
         hint = did_you_mean(named[0], known) or f"the commands are {', '.join(known)}"
         raise UserError(f"{named[0]}: no such command; {hint}")

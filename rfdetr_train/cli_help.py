@@ -1,10 +1,11 @@
 """What the command line says: its help, and an explanation of what it refuses."""
 
 import dataclasses
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import get_type_hints
+
+from rfdetr_train.errors import did_you_mean
 
 HELP = """\
 Train RF-DETR detectors.
@@ -44,12 +45,6 @@ def option_names(conf: Path) -> dict[str, list[str]]:
     """Config group -> its options, from the files of `conf`."""
     folders = sorted(folder for folder in conf.iterdir() if folder.is_dir())
     return {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in folders}
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """`did you mean X?` for the nearest of `known`, or None when none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else None
 
 
 UNHELPFUL = ("Set the environment variable HYDRA_FULL_ERROR", "To append to your", "Config search", "provider=")

@@ -8,10 +8,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rfdetr_train.cli_help import did_you_mean
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import UserError, did_you_mean
 
-PATH_KEYS = ("run_dir", "data.root", "weights_dir", "weights", "resume", "checkpoint", "source")
+PATH_KEYS = (
+    "run_dir", "data.root", "data.negatives", "weights_dir", "weights", "resume", "checkpoint", "source",
+)  # fmt: skip
 NOT_PATHS = ("", "auto", "coco", "none", "raw", "ema")
 
 

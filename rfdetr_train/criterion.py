@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rfdetr_train.boxes import at_least_float32, cxcywh_to_xyxy, iou_and_giou
+from rfdetr_train.errors import UserError, did_you_mean
 
 IOU_ALPHA = 0.25  # the quality of a matched query is probability^alpha * IoU^(1 - alpha)
 LEAST_QUALITY = 0.01
@@ -32,17 +33,25 @@ class LossWeights(NamedTuple):
 class Criterion:
     """Matches every output with the targets on its own and adds up the losses."""
 
-    def __init__(self, num_queries: int, match: Match, weights: LossWeights | None = None) -> None:
+    def __init__(
+        self,
+        num_queries: int,
+        match: Match,
+        weights: LossWeights | None = None,
+        class_weights: Tensor | None = None,
+    ) -> None:
         """Prepare.
 
         Args:
             num_queries: Q, from which the number of groups of an output follows.
             match: `rfdetr_train.matcher.match`, or another way to assign targets to queries.
             weights: of the losses in the total.
+            class_weights: by label, as `iou_aware_class_loss` takes them.
         """
         self.num_queries = num_queries
         self.match = match
         self.weights = weights or LossWeights()
+        self.class_weights = class_weights
 
     def __call__(
         self, outputs: Mapping[str, Any], targets: Sequence[Mapping[str, Tensor]], num_boxes: float
@@ -56,7 +65,7 @@ class Criterion:
 
         Returns:
             `loss`, the weighted total; `loss_class`, `loss_box` and `loss_giou` of the last layer, and the same with
-            the ending `_aux_0`, `_aux_1`, ... and `_enc`, none of them weighted.
+            the ending `_aux_0`, `_aux_1`, ... and `_enc`, none of them times its factor in the total.
         """
         parts = _outputs_by_ending(outputs)
         num_groups = outputs["logits"].shape[1] // self.num_queries
@@ -66,7 +75,8 @@ class Criterion:
         losses: dict[str, Tensor] = {}
         total = outputs["logits"].new_zeros((), dtype=torch.float32)
         for (ending, output), pairs in zip(parts.items(), matched, strict=True):
-            label, box, giou = (loss / num_boxes for loss in output_losses(output, labels, truth_cxcywh, pairs))
+            sums = output_losses(output, labels, truth_cxcywh, pairs, self.class_weights)
+            label, box, giou = (loss / num_boxes for loss in sums)
             losses |= {f"loss_class{ending}": label, f"loss_box{ending}": box, f"loss_giou{ending}": giou}
             total = total + self.weights.label * label + self.weights.box * box + self.weights.giou * giou
         return {"loss": total, **losses}
@@ -79,7 +89,11 @@ def _outputs_by_ending(outputs: Mapping[str, Any]) -> dict[str, Mapping[str, Ten
 
 
 def output_losses(
-    output: Mapping[str, Tensor], labels: Tensor, truth_cxcywh: Tensor, pairs: Pairs
+    output: Mapping[str, Tensor],
+    labels: Tensor,
+    truth_cxcywh: Tensor,
+    pairs: Pairs,
+    class_weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Class, L1 and GIoU loss of one output, summed over its pairs.
 
@@ -88,22 +102,31 @@ def output_losses(
         labels: classes of the targets of all images, laid one after the other.
         truth_cxcywh: their boxes, (targets, 4).
         pairs: the matched pairs of this output.
+        class_weights: as of `iou_aware_class_loss`.
     """
     image, query, target = pairs
     truth = at_least_float32(truth_cxcywh[target])
     boxes = at_least_float32(output["boxes_cxcywh"][image, query])
     iou, giou = iou_and_giou(cxcywh_to_xyxy(boxes), cxcywh_to_xyxy(truth))
     matched = (image, query, labels[target])
-    return iou_aware_class_loss(output["logits"], matched, iou), (boxes - truth).abs().sum(), (1 - giou).sum()
+    class_loss = iou_aware_class_loss(output["logits"], matched, iou, class_weights)
+    return class_loss, (boxes - truth).abs().sum(), (1 - giou).sum()
 
 
-def iou_aware_class_loss(logits: Tensor, matched: tuple[Tensor, Tensor, Tensor], iou: Tensor) -> Tensor:
+def iou_aware_class_loss(
+    logits: Tensor, matched: tuple[Tensor, Tensor, Tensor], iou: Tensor, class_weights: Tensor | None = None
+) -> Tensor:
     """Binary cross-entropy whose target, for a matched query's class, is how good the query already is.
+
+    With p = sigmoid(logit) and t the quality, a matched (query, class) costs -w_c (t log p + (1 - t) log(1 - p)) and
+    every other one -p^2 log(1 - p), which no weight changes: with w_c > 1 a missed object of class c costs more than a
+    false one.
 
     Args:
         logits: (B, N, C).
         matched: (P,) each: image, query and class of the pairs.
         iou: (P,) overlap of query and target, 0..1.
+        class_weights: w_c by class, as many as there are classes with targets; None: all 1.
 
     Returns:
         The sum over all queries and classes.
@@ -114,4 +137,34 @@ def iou_aware_class_loss(logits: Tensor, matched: tuple[Tensor, Tensor, Tensor],
     positive = torch.zeros_like(logits).index_put(matched, quality)
     # Only the quality is a constant: the weight of a negative pushes its own probability down as well.
     negative = (probability**2).index_put(matched, 1 - quality)
-    return (negative * logits - functional.logsigmoid(logits) * (positive + negative)).sum()
+    losses = negative * logits - functional.logsigmoid(logits) * (positive + negative)
+    if class_weights is not None:
+        losses = losses * torch.ones_like(losses).index_put(matched, class_weights.to(losses)[matched[2]])
+    return losses.sum()
+
+
+def find_class_weights(
+    asked: Mapping[str, float] | str | None, names: Sequence[str], num_boxes: Sequence[int]
+) -> Tensor | None:
+    """The class weights that `loss.class_weights` means, (classes,) by label; None: all 1.
+
+    Args:
+        asked: weights by class name, 1 for classes not named; or auto: n^-1/2 for a class of n boxes, scaled so that
+            the mean over all boxes is 1, and 1 for a class without boxes.
+        names: of the classes, by label.
+        num_boxes: of each class in the train split.
+
+    Raises:
+        UserError: no class has the name.
+    """
+    if asked is None:
+        return None
+    if isinstance(asked, Mapping):
+        for name in asked:
+            if str(name) not in names:
+                hint = did_you_mean(str(name), names) or f"the classes are {', '.join(names)}"
+                raise UserError(f"loss.class_weights: no class is called {name}; {hint}")
+        by_name = {str(name): weight for name, weight in asked.items()}
+        return torch.tensor([by_name.get(name, 1.0) for name in names], dtype=torch.float64)
+    counts = torch.tensor(num_boxes, dtype=torch.float64)
+    return torch.where(counts > 0, counts.clamp(min=1.0) ** -0.5 * counts.sum() / counts.sqrt().sum(), 1.0)

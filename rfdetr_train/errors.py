@@ -1,4 +1,7 @@
-"""The exceptions that the command line knows how to show."""
+"""The exceptions that the command line knows how to show, and how a refusal helps."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class UserError(ValueError):
@@ -24,3 +27,9 @@ def require(ok: bool, key: str, value: object, remedy: str) -> None:
     """Refuse `key=value` with `remedy` unless `ok`."""
     if not ok:
         raise UserError(f"{key}={value}: {remedy}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """`did you mean X?` for the nearest of `known`, or None when none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else None

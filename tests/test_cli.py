@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rfdetr_train.cli_help import did_you_mean, explain
+from rfdetr_train.cli_help import explain
+from rfdetr_train.errors import did_you_mean
 
 
 def command_line(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

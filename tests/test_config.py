@@ -119,11 +119,21 @@ def test_strides_and_tokens_by_hand(overrides: list[str], stride: int, tokens: i
         (["weights='https://host.org/x.pth#sha1=00'"], ["weights=https://host.org/x.pth#sha1=00", "sha256="]),
         (["ema=none", "evaluation.weights=ema"], ["evaluation.weights=ema", "raw"]),
         (["augmentation.horizontal_flip=1.5"], ["augmentation.horizontal_flip=1.5"]),
+        (["augmentation.mosaic=-0.1"], ["augmentation.mosaic=-0.1", "0 to 1"]),
+        (["augmentation.zoom_out_most=1"], ["augmentation.zoom_out_most=1", "above 1"]),
+        (["augmentation.affine_scale=-0.1"], ["augmentation.affine_scale=-0.1", "0 or a larger"]),
+        (["augmentation.off_last_epochs=2"], ["augmentation.off_last_epochs=2", "trainer.epochs=2", "lower it"]),
+        (["augmentation.extra=[{p: 1}]"], ["augmentation.extra[0]", "_target_"]),
         (["freeze.encoder.until_epoch=2", "freeze.encoder.always=true"], ["until_epoch", "always=true"]),
         (["data=coco"], ["data.root", "no value"]),
         (["data.max_megapixels=0"], ["data.max_megapixels=0", "above 0"]),
         (["data.cache=gpu"], ["data.cache=gpu", "none, ram, disk"]),
         (["data.cache_dir="], ["data.cache_dir=''"]),
+        (["data.background=2"], ["data.background=2", "0 to 1"]),
+        (["data.repeat_threshold=0"], ["data.repeat_threshold=0", "above 0"]),
+        (["data.negatives=x", "data.background=0"], ["data.negatives=x", "data.background=0"]),
+        (["loss.class_weights={circle: -1}"], ["loss.class_weights", "above 0"]),
+        (["loss.class_weights=balanced"], ["loss.class_weights=balanced", "auto"]),
         (["+model.hiden=3"], ["model.hiden", "hidden_dim"]),
         (["++trainer.epoch=3"], ["trainer.epoch", "epochs"]),
     ],
@@ -148,3 +158,15 @@ def test_every_key_is_documented() -> None:
                 if not (documented or is_section or node.target.id in inherited):
                     undocumented.append(f"{section.__name__}.{node.target.id}")
     assert undocumented == []
+
+
+def test_strong_stages_end_a_tenth_before_the_run_unless_told_otherwise() -> None:
+    strong = compose("augmentation=composites").augmentation
+    assert [strong.calm_from(epochs) for epochs in (1, 9, 10, 50, 100)] == [1, 9, 9, 45, 90]
+    assert [dataclasses.replace(strong, off_last_epochs=3).calm_from(epochs) for epochs in (2, 3, 100)] == [0, 0, 97]
+    assert strong.in_epoch(44, 50) is strong
+    assert strong.in_epoch(99, None) is strong
+    calm = strong.in_epoch(45, 50)
+    assert {name: value for name, value in vars(calm).items() if value != getattr(strong, name)} == dict.fromkeys(
+        ("mosaic", "mixup", "copy_paste", "iou_crop", "zoom_out", "affine", "photometric"), 0.0
+    )

@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from rfdetr_train.criterion import Criterion, LossWeights, iou_aware_class_loss, output_losses
+from rfdetr_train.criterion import Criterion, LossWeights, find_class_weights, iou_aware_class_loss, output_losses
+from rfdetr_train.errors import UserError
 from rfdetr_train.matcher import match
 
 REFERENCE_NAMES = {
@@ -124,3 +125,49 @@ def test_losses_of_bf16_logits_are_float32():
     targets = [{"labels": torch.tensor([1]), "boxes_cxcywh": torch.tensor([[0.5, 0.5, 0.2, 0.2]])}]
     losses = Criterion(3, match)(outputs, targets, num_boxes=1)
     assert {loss.dtype for loss in losses.values()} == {torch.float32}
+
+
+def test_class_weights_by_hand():
+    """Two queries of three logits; the first is matched with class 1, the second with class 0."""
+    logits = torch.tensor([[[0.4, -0.2, 1.1], [-0.7, 0.9, 0.1]]], dtype=torch.float64)
+    matched = (torch.tensor([0, 0]), torch.tensor([0, 1]), torch.tensor([1, 0]))
+    iou = torch.tensor([0.5, 0.8], dtype=torch.float64)
+    weights = torch.tensor([3.0, 0.25], dtype=torch.float64)
+
+    expected = 0.0
+    for query, positive in ((0, 1), (1, 0)):
+        for label in range(3):
+            x = logits[0, query, label].item()
+            p = 1 / (1 + math.exp(-x))
+            if label == positive:
+                t = p**0.25 * iou[query].item() ** 0.75
+                expected += weights[label].item() * (t * softplus(-x) + (1 - t) * softplus(x))
+            else:
+                expected += p**2 * softplus(x)
+    assert iou_aware_class_loss(logits, matched, iou, weights).item() == pytest.approx(expected, rel=1e-14)
+    unweighted = iou_aware_class_loss(logits, matched, iou)
+    assert torch.equal(iou_aware_class_loss(logits, matched, iou, torch.ones(2)), unweighted)
+
+
+def test_class_weights_enter_every_output():
+    torch.manual_seed(0)
+    outputs = random_outputs(batch=1, queries=6)
+    targets = [{"labels": torch.tensor([0, 1]), "boxes_cxcywh": torch.rand(2, 4) * 0.4 + 0.2}]
+    plain = Criterion(3, match)(outputs, targets, num_boxes=1)
+    weighted = Criterion(3, match, class_weights=torch.tensor([2.0, 1.0]))(outputs, targets, num_boxes=1)
+    for ending in ("", "_aux_0", "_enc"):
+        assert weighted[f"loss_class{ending}"] > plain[f"loss_class{ending}"]
+        assert weighted[f"loss_box{ending}"] == plain[f"loss_box{ending}"]
+
+
+def test_class_weights_from_config():
+    names = ("ant", "bee", "cow")
+    assert find_class_weights(None, names, [1, 2, 3]) is None
+    assert find_class_weights({"cow": 5}, names, [1, 2, 3]).tolist() == [1.0, 1.0, 5.0]
+    auto = find_class_weights("auto", names, [16, 0, 4])  # 1/4 and 1/2, times 20 / (4 + 2)
+    assert auto.tolist() == pytest.approx([5 / 6, 1.0, 5 / 3])
+    assert 16 * auto[0] + 4 * auto[2] == pytest.approx(20.0)
+    with pytest.raises(UserError, match=r"no class is called bea; did you mean bee\?"):
+        find_class_weights({"bea": 2}, names, [1, 2, 3])
+    with pytest.raises(UserError, match=r"no class is called zebra; the classes are ant, bee, cow"):
+        find_class_weights({"zebra": 2}, names, [1, 2, 3])

@@ -44,6 +44,7 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
             backend=config.backend,
             num_detections=model.config.num_queries,
             input_channels=model.config.input_channels,
+            placement=trained.placement,
         )
         validation = validator(model, on_batch=signals.raise_if_received)
     source = {"checkpoint": str(trained.path), "weights": trained.weights, "split": split.name}

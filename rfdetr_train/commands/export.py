@@ -5,7 +5,8 @@ from pathlib import Path
 
 from rfdetr_train.atomic_file import replacing
 from rfdetr_train.config import ExportConfig
-from rfdetr_train.engine.trained_model import load_trained_model
+from rfdetr_train.engine.trained_model import TrainedModel, load_trained_model
+from rfdetr_train.errors import UserError
 from rfdetr_train.export.card import model_card
 from rfdetr_train.export.onnx_file import onnx_file, require_onnx
 from rfdetr_train.export.program import torch_export_file
@@ -23,6 +24,7 @@ def export(config: ExportConfig, run_dir: Path) -> None:
         require_onnx()
     trained = load_trained_model(config.checkpoint, config.weights)
     log.info("%s (%s weights) as %s", trained.path, trained.weights, config.format)
+    _check_input(trained, config.format)
     card = model_card(trained, program=config.format in ("onnx", "torch_export"))
     if config.format == "onnx":
         content = onnx_file(trained, card, config.opset)
@@ -37,3 +39,12 @@ def export(config: ExportConfig, run_dir: Path) -> None:
         file.write(content)
     write_json(path.with_suffix(".json"), card)
     log.info("exported: %s", path)
+
+
+def _check_input(trained: TrainedModel, wanted: str) -> None:
+    """Refuse inputs that only weights can leave to their user: padding, and pictures of other than three channels."""
+    channels = trained.model.config.input_channels
+    what = "letterboxed pictures" if trained.placement.letterbox else f"{channels} channels" if channels != 3 else None
+    if what and wanted != "safetensors":
+        raise UserError(f"format={wanted}: the detector was trained on {what}, which such a file does not take; use "
+                        "format=safetensors")  # fmt: skip

@@ -93,6 +93,7 @@ class RunSummary:
             "trainable_tensors": sum(len(group["params"]) for group in groups),
             "optimizer_groups": len(groups),
             "resolution": self.run.config.model.resolution,
+            "resolution_width": self.run.config.model.size_px[1],
         }
 
     def show(self, status: str) -> None:

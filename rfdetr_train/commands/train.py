@@ -19,12 +19,16 @@ from rfdetr_train.checkpoint.starting_weights import RANDOM_WARNING, find_starti
 from rfdetr_train.checkpoint.versions import versions
 from rfdetr_train.commands.summary import RunSummary
 from rfdetr_train.config import PUBLISHED_BACKBONE, TrainConfig
-from rfdetr_train.criterion import Criterion
+from rfdetr_train.criterion import Criterion, find_class_weights
 from rfdetr_train.data.dataset import read_dataset
 from rfdetr_train.data.image_check import check_images
 from rfdetr_train.data.loader import TrainLoader
+from rfdetr_train.data.negatives import with_negatives
 from rfdetr_train.data.picture_cache import PictureCache, open_cache
+from rfdetr_train.data.placement import Placement
+from rfdetr_train.data.plan import count_steps, draws_of_epoch
 from rfdetr_train.data.sample import Dataset, Split
+from rfdetr_train.data.sampling import draws_per_picture
 from rfdetr_train.data.transforms import source_side_px, training_scales
 from rfdetr_train.engine.auto_batch import find_batch_size
 from rfdetr_train.engine.averaging import build_average
@@ -57,6 +61,7 @@ def train(config: TrainConfig, run_dir: Path) -> float | None:
     torch.use_deterministic_algorithms(config.trainer.deterministic, warn_only=True)
     precision = Precision(config.trainer.precision, choose_device(config.trainer.device))
     dataset = load_data(config)
+    criterion = build_criterion(config, dataset)
     log.info("device %s, precision %s, seed %d", precision.device, precision.name, config.seed)
     parent = find_resume(config.resume, run_dir, Path(config.run_dir), dataclasses.asdict(config))
     if parent is None:
@@ -65,13 +70,14 @@ def train(config: TrainConfig, run_dir: Path) -> float | None:
     pretrained = config.model.pretrained and parent is None
     model = build_model(config.model, len(dataset.label_map.names), pretrained).to(precision.device)
     source = str(parent) if parent else load_starting_weights(model, config, dataset)
-    config = settle_batch_size(config, saved, model, precision, len(dataset.splits["train"]))
+    config = settle_batch_size(config, saved, model, criterion, precision, len(dataset.splits["train"]))
 
     with ExitStack() as stack:
         loader = stack.enter_context(build_loader(config, dataset, pin_memory=precision.device.type == "cuda"))
         length = RunLength.of(loader.steps_per_epoch, config.trainer.epochs, config.trainer.max_steps)
         optimization = build_optimization(config, model, length, precision.device)
-        run = Run(config, dataset, model, optimization, build_average(config.ema, model), precision)
+        average = build_average(config.ema, model)
+        run = Run(config, dataset, model, optimization, average, precision, loader.images_per_epoch)
         saver = Saver(run_dir / "checkpoints", config.checkpoint, run.to_checkpoint)
         if parent is not None and saved is not None:
             run.restore(saved, str(parent))
@@ -81,7 +87,7 @@ def train(config: TrainConfig, run_dir: Path) -> float | None:
                 saver.adopt(parent, run.loop.best)
             continue_metrics(parent, run_dir, run)
         signals, plots = StopSignals(), build_plots(config, dataset, run_dir)
-        trainer = build_trainer(run, run_dir, loader, length, saver, signals, plots, stack)
+        trainer = build_trainer(run, run_dir, loader, length, criterion, saver, signals, plots, stack)
         with RunSummary(run_dir, run, saver, source, parent, plots).written_at_the_end(), signals:
             trainer.fit()
     return run.loop.best["AP"] if run.loop.best else None
@@ -98,6 +104,8 @@ def load_data(config: TrainConfig) -> Dataset:
     """Read the data set and look at every picture once, before anything expensive is built."""
     with Counter("reading sizes of pictures") as counter:
         dataset = read_dataset(config.data, progress=counter.show)
+    if config.data.negatives is not None:
+        dataset = with_negatives(dataset, config.data.negatives, config.data.max_megapixels)
     with Counter("checking pictures") as counter:
         dataset = check_images(dataset, config.data.on_error, counter.show, config.data.max_megapixels)
     log.info("JPEG pictures are decoded by %s", versions()["jpeg_decoder"])
@@ -130,7 +138,12 @@ def load_starting_weights(model: RFDETR, config: TrainConfig, dataset: Dataset) 
 
 
 def settle_batch_size(
-    config: TrainConfig, saved: dict | None, model: RFDETR, precision: Precision, num_pictures: int
+    config: TrainConfig,
+    saved: dict | None,
+    model: RFDETR,
+    criterion: Criterion,
+    precision: Precision,
+    num_pictures: int,
 ) -> TrainConfig:
     """The config with a number in the place of `batch_size=auto`: that of the run it resumes, else what fits."""
     if config.trainer.batch_size != "auto":
@@ -138,42 +151,46 @@ def settle_batch_size(
     if saved is not None and saved["config"]:
         size = saved["config"]["trainer"]["batch_size"]
     else:
-        criterion = Criterion(config.model.num_queries, match)
         size = find_batch_size(config, model, criterion, precision, max(training_sides(config)), num_pictures)
     log.info("batch_size=auto: %d", size)
     return dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, batch_size=size))
 
 
 def training_sides(config: TrainConfig) -> list[int]:
-    """The sides in pixels that the input of a step may have."""
+    """The sides in pixels that the input of a step may have; its heights, where it is no square."""
     model = config.model
     if not config.augmentation.multi_scale:
         return [model.resolution]
+    place = Placement.of(config.data.resize, model)
     sides = training_scales(model.resolution, model.stride)
-    return [side for side in sides if model.num_tokens(side, side) >= model.num_queries]
+    return [side for side in sides if model.num_tokens(*place.view_px(side)) >= model.num_queries]
 
 
 def build_loader(config: TrainConfig, dataset: Dataset, pin_memory: bool) -> TrainLoader:
     """The train split in micro-batches."""
-    assert isinstance(config.trainer.batch_size, int)
-    split, sides = dataset.splits["train"], training_sides(config)
+    split, trainer, augmentation = dataset.splits["train"], config.trainer, config.augmentation
+    assert isinstance(trainer.batch_size, int)
+    sides, draws = training_sides(config), draws_per_picture(split, config.data)
+    place = Placement.of(config.data.resize, config.model)
+    steps_per_epoch = count_steps(draws_of_epoch(len(split), draws), trainer.batch_size, trainer.accumulation_steps)
+    num_epochs = RunLength.of(steps_per_epoch, trainer.epochs, trainer.max_steps).num_epochs
+    if augmentation.in_epoch(num_epochs - 1, num_epochs) != augmentation:
+        calm_from = augmentation.calm_from(num_epochs)
+        log.info("augmentation=%s: no strong stages from epoch %d on (off_last_epochs)", augmentation.name, calm_from)
     return TrainLoader(
         split,
-        config.augmentation,
+        augmentation,
         sides,
-        batch_size=config.trainer.batch_size,
-        accumulation_steps=config.trainer.accumulation_steps,
+        batch_size=trainer.batch_size,
+        accumulation_steps=trainer.accumulation_steps,
         seed=config.seed,
         num_workers=config.data.num_workers,
+        num_epochs=num_epochs,
         pin_memory=pin_memory,
-        cache=build_cache(config, split, source_side_px(max(sides), config.augmentation)),
+        cache=build_cache(config, split, source_side_px(max(place.view_px(max(sides))), augmentation)),
+        draws_per_picture=draws,
+        placement=place,
     )
-
-
-def build_plots(config: TrainConfig, dataset: Dataset, run_dir: Path) -> RunPlots:
-    """What draws the run."""
-    valid = dataset.splits["valid"]
-    return RunPlots(run_dir, valid, enabled=config.logger.plots, num_samples=config.logger.sample_images)
 
 
 def build_cache(config: TrainConfig, split: Split, at_least_px: int | None) -> PictureCache | None:
@@ -184,11 +201,28 @@ def build_cache(config: TrainConfig, split: Split, at_least_px: int | None) -> P
         return open_cache(split, at_least_px, config.data.cache, Path(config.data.cache_dir), counter.show)
 
 
+def build_criterion(config: TrainConfig, dataset: Dataset) -> Criterion:
+    """The loss; `loss.class_weights=auto` goes by the boxes of the train split."""
+    train, names = dataset.splits["train"], dataset.label_map.names
+    num_boxes = np.bincount(train.labels[~train.crowd], minlength=len(names)).tolist()
+    weights = find_class_weights(config.loss.class_weights, names, num_boxes)
+    if weights is not None:
+        log.info("class weights: %s", ", ".join(f"{n} {w:.3g}" for n, w in zip(names, weights.tolist(), strict=True)))
+    return Criterion(config.model.num_queries, match, class_weights=weights)
+
+
+def build_plots(config: TrainConfig, dataset: Dataset, run_dir: Path) -> RunPlots:
+    """What draws the run."""
+    valid = dataset.splits["valid"]
+    return RunPlots(run_dir, valid, enabled=config.logger.plots, num_samples=config.logger.sample_images)
+
+
 def build_trainer(
     run: Run,
     run_dir: Path,
     loader: TrainLoader,
     length: RunLength,
+    criterion: Criterion,
     saver: Saver,
     signals: StopSignals,
     plots: RunPlots,
@@ -198,7 +232,6 @@ def build_trainer(
     config, valid = run.config, run.dataset.splits["valid"]
     every = config.trainer.log_every_steps
     progress = stack.enter_context(make_progress(config.logger.progress, length.total_steps, run.loop.step, every))
-    criterion = Criterion(config.model.num_queries, match)
     optimizer, clip_norm = run.optimization.optimizer, config.trainer.clip_norm
     model = config.model
     step = TrainStep(run.model, criterion, optimizer, run.precision, clip_norm, model.group_detr, model.input_channels)
@@ -214,6 +247,7 @@ def build_trainer(
         backend=config.evaluation.backend,
         num_detections=config.model.num_queries,
         input_channels=config.model.input_channels,
+        placement=Placement.of(config.data.resize, config.model),
     )
     trackers = stack.enter_context(Trackers(config.logger, run_dir, dataclasses.asdict(config)))
     recorder = Recorder(run_dir, progress, plots, length, every, config.logger, trackers)

@@ -4,6 +4,7 @@ No torch, hydra or omegaconf here, so that a config is checked in milliseconds. 
 dataclasses; a docstring under a field says what the key does. One step is one optimizer step, everywhere.
 """
 
+from rfdetr_train.config.augmentation import *  # noqa: F403
 from rfdetr_train.config.commands import *  # noqa: F403
 from rfdetr_train.config.data import *  # noqa: F403
 from rfdetr_train.config.model import *  # noqa: F403

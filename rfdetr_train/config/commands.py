@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Optional
 
+from rfdetr_train.config.augmentation import AugmentationConfig
 from rfdetr_train.config.checks import MISSING, address, fraction, not_negative, one_of, positive
-from rfdetr_train.config.data import FORMATS, AugmentationConfig, DataConfig
+from rfdetr_train.config.data import FORMATS, DataConfig
 from rfdetr_train.config.model import PUBLISHED_BACKBONE, ModelConfig
 from rfdetr_train.config.optimizer import OptimizerConfig
 from rfdetr_train.config.schedule import SchedulerConfig, WarmupConfig
@@ -15,6 +16,7 @@ from rfdetr_train.config.training import (
     EvaluationConfig,
     FreezeConfig,
     LoggerConfig,
+    LossConfig,
     SwaConfig,
     TrainerConfig,
 )
@@ -33,6 +35,7 @@ class TrainConfig:
     augmentation: AugmentationConfig = MISSING
     ema: AveragingConfig = MISSING
     evaluation: EvaluationConfig = MISSING
+    loss: LossConfig = field(default_factory=LossConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logger: LoggerConfig = MISSING
@@ -72,6 +75,9 @@ class TrainConfig:
             ok = until is None or until < self.trainer.epochs
             require(ok, f"freeze.{part}.until_epoch", until, f"never comes with trainer.epochs={self.trainer.epochs}; "
                     f"use freeze.{part}.always=true")  # fmt: skip
+        off, epochs = self.augmentation.off_last_epochs, self.trainer.epochs
+        require(off is None or off < epochs, "augmentation.off_last_epochs", off,
+                f"leaves no epoch of trainer.epochs={epochs}; lower it, or choose another augmentation")  # fmt: skip
         if isinstance(self.ema, SwaConfig):
             require(self.ema.start_epoch < self.trainer.epochs, "ema.start_epoch", self.ema.start_epoch,
                     f"never comes with trainer.epochs={self.trainer.epochs}; lower it")  # fmt: skip

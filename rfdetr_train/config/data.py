@@ -1,4 +1,4 @@
-"""Data sets and what is done to their pictures."""
+"""Data sets."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -33,6 +33,16 @@ class DataConfig:
     """Processes that read and transform pictures; 0 reads in the main process. The numbers do not depend on it."""
     on_error: str = "error"
     """What an unreadable picture does before training: error refuses the run; skip leaves it out and says so."""
+    resize: str = "stretch"
+    """How a picture is brought to the size of the input: stretch gives it both sides of the input, as the published
+    weights expect; letterbox keeps its aspect ratio and pads below and to the right. A checkpoint knows which."""
+    negatives: Optional[str] = None
+    """Folder of pictures without objects, sub-folders included, that join the train split; null: none."""
+    background: float = 1.0
+    """Share of the train pictures without boxes that an epoch draws, others in each epoch; 1 draws all, 0 none."""
+    repeat_threshold: Optional[float] = None
+    """Share t of the train pictures below which a class is rare: a picture with a class that f of them hold is drawn
+    max(1, sqrt(t / f)) times an epoch (LVIS, arXiv 1908.03195); null draws every picture once."""
     max_megapixels: float = 150.0
     """A picture with more pixels is unreadable: files of a few kilobytes can ask for gigabytes of memory."""
     cache: str = "none"
@@ -43,6 +53,12 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         not_negative("data", self, "num_workers", "split_seed")
+        one_of("data.resize", self.resize, "stretch", "letterbox")
+        fraction("data.background", self.background)
+        unseen = self.negatives is not None and self.background == 0.0
+        require(not unseen, "data.negatives", self.negatives, "never seen with data.background=0; raise it")
+        positive("data", self, "repeat_threshold")
+        fraction("data.repeat_threshold", self.repeat_threshold or 0.0)
         one_of("data.on_error", self.on_error, "error", "skip")
         positive("data", self, "max_megapixels")
         one_of("data.cache", self.cache, "none", "ram", "disk")
@@ -134,21 +150,3 @@ class ShapesDataConfig(DataConfig):
         positive("data", self, "train_images", "valid_images")
         require(0 <= self.shapes_seed < 2**63, "data.shapes_seed", self.shapes_seed, "give a number from 0 to 2^63 - 1")
         require(self.image_size_px >= 32, "data.image_size_px", self.image_size_px, "give 32 or more")
-
-
-@dataclass
-class AugmentationConfig:
-    """Random changes of a training picture: functions of (seed, epoch, index) alone, the scale of (seed, step)."""
-
-    name: str = MISSING
-    """Which recipe, as in `augmentation=reference`."""
-    horizontal_flip: float = 0.0
-    """Probability of a left-right flip."""
-    resize_crop: float = 0.0
-    """Probability of resize - random crop - resize instead of a plain resize."""
-    multi_scale: bool = False
-    """Draw the resolution of each step around model.resolution, in steps of patch_size * num_windows."""
-
-    def __post_init__(self) -> None:
-        fraction("augmentation.horizontal_flip", self.horizontal_flip)
-        fraction("augmentation.resize_crop", self.resize_crop)

@@ -33,7 +33,10 @@ class ModelConfig:
     name: str = MISSING
     """The variant, as in `model=nano`; it names run folders and published weights."""
     resolution: int = MISSING
-    """Side of the square input in pixels; divisible by patch_size * num_windows, for a pyramid by 32."""
+    """Height of the input in pixels, and its width unless resolution_width is given; divisible by patch_size *
+    num_windows, for a pyramid by 32."""
+    resolution_width: Optional[int] = None
+    """Width of the input in pixels where it differs from the height; null: the input is square."""
     backbone: str = PUBLISHED_BACKBONE
     """timm name of a plain vision transformer (DINOv2, DINOv3, SigLIP, EVA02, ViT, ...), whose patch size is replaced
     by patch_size, or of a network with maps at strides 8, 16 and 32, a pyramid (ResNet, ConvNeXt, Swin, ...)."""
@@ -90,6 +93,7 @@ class ModelConfig:
             "model",
             self,
             "resolution",
+            "resolution_width",
             "input_channels",
             *TRANSFORMER_KEYS[:-1],
             "hidden_dim",
@@ -124,6 +128,11 @@ class ModelConfig:
             blocks,
             "give rising block numbers, the first block being 1",
         )
+
+    @property
+    def size_px(self) -> tuple[int, int]:
+        """Height and width of the input."""
+        return self.resolution, self.resolution_width or self.resolution
 
     @property
     def is_pyramid(self) -> bool:
@@ -170,21 +179,19 @@ class ModelConfig:
             require(not value or self.lora_rank > 0, f"model.{key}", value, "does nothing with lora_rank=0")
 
     def _check_resolution(self) -> None:
-        below = self.resolution // self.stride * self.stride
-        nearby = " or ".join(str(r) for r in (below, below + self.stride) if r > 0)
         stride = f"the stride {self.stride} of {self.backbone}" if self.is_pyramid else (
             f"patch_size x num_windows = {self.stride}"
         )  # fmt: skip
-        require(
-            self.resolution % self.stride == 0,
-            "model.resolution",
-            self.resolution,
-            f"must divide by {stride}; the nearest that do: {nearby}",
-        )
-        tokens = self.num_tokens(self.resolution, self.resolution)
+        for key, side in (("resolution", self.resolution), ("resolution_width", self.size_px[1])):
+            below = side // self.stride * self.stride
+            nearby = " or ".join(str(r) for r in (below, below + self.stride) if r > 0)
+            ok = side % self.stride == 0
+            require(ok, f"model.{key}", side, f"must divide by {stride}; the nearest that do: {nearby}")
+        height, width = self.size_px
+        tokens = self.num_tokens(height, width)
         require(
             self.num_queries <= tokens,
             "model.num_queries",
             self.num_queries,
-            f"is more than the {tokens} tokens of resolution {self.resolution}; lower num_queries or raise resolution",
+            f"is more than the {tokens} tokens of {height} x {width} pixels; lower num_queries or raise resolution",
         )

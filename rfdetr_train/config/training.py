@@ -1,7 +1,7 @@
 """The run over time: precision, averaging, evaluation, checkpoints, what is shown."""
 
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Any, Optional
 
 from rfdetr_train.config.checks import not_negative, one_of, positive
 from rfdetr_train.errors import require
@@ -98,6 +98,22 @@ class TrainerConfig:
         not_negative("trainer", self, "clip_norm")
         ok = self.batch_size == "auto" or (isinstance(self.batch_size, int) and self.batch_size > 0)
         require(ok, "trainer.batch_size", self.batch_size, "give a number above 0, or auto")
+
+
+@dataclass
+class LossConfig:
+    """The training loss."""
+
+    class_weights: Any = None
+    """Factors on the class loss of the queries matched with objects of a class: {name: weight}, 1 for the others; auto,
+    1 / sqrt(boxes of the class) scaled to a mean of 1 over all boxes; null, none (RF-DETR's loss)."""
+
+    def __post_init__(self) -> None:
+        weights = self.class_weights
+        numbers = weights.values() if isinstance(weights, dict) else [1.0]
+        ok = weights in (None, "auto") or isinstance(weights, dict)
+        ok = ok and all(isinstance(w, int | float) and 0 < w < float("inf") for w in numbers)
+        require(ok, "loss.class_weights", weights, "give auto, or {name: weight} with numbers above 0")
 
 
 @dataclass

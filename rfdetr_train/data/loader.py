@@ -1,6 +1,6 @@
 """Batches from worker processes, the same to the bit for any number of workers.
 
-A worker gets a `_Request` (which pictures, what side, which epoch) and needs nothing else to answer it.
+A worker gets a `_Request` (which draws of pictures, what side, which epoch) and needs nothing else to answer it.
 """
 
 import logging
@@ -17,10 +17,13 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from rfdetr_train.config import AugmentationConfig
+from rfdetr_train.data.canvas import Source
 from rfdetr_train.data.picture_cache import PictureCache
-from rfdetr_train.data.plan import count_steps, plan_epoch, sample_rng, scale_of_step
+from rfdetr_train.data.placement import STRETCH, Placement, SizePx
+from rfdetr_train.data.plan import count_steps, draws_of_epoch, plan_epoch, sample_rng, scale_of_step
 from rfdetr_train.data.sample import Batch, ImageRecord, Split
 from rfdetr_train.data.transforms import View, evaluation_view, source_side_px, training_view
+from rfdetr_train.data.user_transforms import build_transforms
 from rfdetr_train.data.workers import death_explained, prepare_worker, shareable, worker_context
 from rfdetr_train.errors import UserError
 
@@ -32,7 +35,8 @@ log = logging.getLogger(__name__)
 class _Request(NamedTuple):
     """One micro-batch, as a worker gets it."""
 
-    indices: list[int]
+    draws: list[int]
+    """As `plan_epoch` numbers them; the indices of the pictures in evaluation."""
     side_px: int
     epoch: int | None
     """None: evaluation, nothing random."""
@@ -49,7 +53,9 @@ class _Packed(NamedTuple):
     labels: np.ndarray  # int64 (n of all pictures,)
     counts: list[int]
     image_ids: list[int]
-    sizes_px: list[tuple[int, int]]
+    sizes_px: list[SizePx]
+    pictures_px: list[SizePx]
+    frames_px: list[SizePx]
 
 
 class _Reader(TorchDataset):
@@ -61,10 +67,13 @@ class _Reader(TorchDataset):
         augmentation: AugmentationConfig | None = None,
         seed: int = 0,
         read: Callable[[int], torch.Tensor] | None = None,
+        num_epochs: int | None = None,
+        placement: Placement = STRETCH,
     ) -> None:
         """`read` gives the picture of an index; without it each is decoded whole from its file."""
-        self._split, self._augmentation, self._seed = split, augmentation, seed
-        self._read = read or split.read_image
+        self._split, self._augmentation, self._seed, self._num_epochs = split, augmentation, seed, num_epochs
+        self._read, self._placement = read or split.read_image, placement
+        self._extra = build_transforms(augmentation.extra) if augmentation else []
 
     def __getitem__(self, request: _Request) -> _Packed | str:
         """The micro-batch, or the message of a UserError: one raised in a worker would arrive inside a traceback."""
@@ -74,8 +83,8 @@ class _Reader(TorchDataset):
             return str(error)
 
     def _pack(self, request: _Request) -> _Packed:
-        records = [self._split.record(index) for index in request.indices]
-        views = [self._view(*pair, request) for pair in zip(request.indices, records, strict=True)]
+        records = [self._split.record(draw % len(self._split)) for draw in request.draws]
+        views = [self._view(*pair, request) for pair in zip(request.draws, records, strict=True)]
         return _Packed(
             images=shareable(torch.stack([view.image for view in views])),
             boxes_cxcywh=torch.cat([view.boxes_cxcywh for view in views]).numpy(),
@@ -83,14 +92,26 @@ class _Reader(TorchDataset):
             counts=[len(view.labels) for view in views],
             image_ids=[record.image_id for record in records],
             sizes_px=[record.size_px for record in records],
+            pictures_px=[view.picture_px for view in views],
+            frames_px=[view.frame_px for view in views],
         )
 
-    def _view(self, index: int, record: ImageRecord, request: _Request) -> View:
-        source = (self._read(index), record.boxes_xyxy, record.labels, record.size_px)
+    def _view(self, draw: int, record: ImageRecord, request: _Request) -> View:
+        index = draw % len(self._split)
+        source = self._source(index, record)
         if self._augmentation is None or request.epoch is None:
-            return evaluation_view(*source, request.side_px)
-        rng = sample_rng(self._seed, request.epoch, index)
-        return training_view(*source, request.side_px, self._augmentation, rng)
+            return evaluation_view(*source, request.side_px, self._placement)
+        rng = sample_rng(self._seed, request.epoch, draw)
+        recipe = self._augmentation.in_epoch(request.epoch, self._num_epochs)
+
+        def another() -> Source:
+            other = int(rng.integers(len(self._split)))
+            return self._source(other, self._split.record(other))
+
+        return training_view(*source, request.side_px, recipe, rng, another, self._extra, self._placement)
+
+    def _source(self, index: int, record: ImageRecord) -> Source:
+        return self._read(index), record.boxes_xyxy, record.labels, record.size_px
 
 
 class _Pipeline:
@@ -139,20 +160,28 @@ class TrainLoader:
         accumulation_steps: int,
         seed: int,
         num_workers: int,
+        num_epochs: int | None = None,
         pin_memory: bool = False,
         cache: PictureCache | None = None,
+        draws_per_picture: np.ndarray | None = None,
+        placement: Placement = STRETCH,
     ) -> None:
-        """`scales`: the sides in pixels that a step's is drawn from; one side for a fixed resolution.
+        """`scales`: the sides in pixels that a step's is drawn from, heights where `placement` knows of other widths;
+        one side for a fixed resolution.
 
-        `cache`: of this split, for views of these scales.
+        `num_epochs`: epochs of the run, the last of which may be augmented less; None for a run without end. `cache`:
+        of this split, for views of these scales. `draws_per_picture`: as of `plan_epoch`.
         """
         self._plan_arguments = (len(split), batch_size, accumulation_steps, seed)
-        self._scales, self._seed = list(scales), seed
-        workers = _useful_workers(num_workers, -(-len(split) // batch_size))
-        from_files = partial(split.read_image, at_least_px=source_side_px(max(scales), augmentation))
-        reader = _Reader(split, augmentation, seed, cache.read_image if cache else from_files)
+        self._scales, self._seed, self._draws_per_picture = list(scales), seed, draws_per_picture
+        self.images_per_epoch = draws_of_epoch(len(split), draws_per_picture)
+        workers = _useful_workers(num_workers, -(-self.images_per_epoch // batch_size))
+        from_files = partial(
+            split.read_image, at_least_px=source_side_px(max(placement.view_px(max(scales))), augmentation)
+        )
+        reader = _Reader(split, augmentation, seed, cache.read_image if cache else from_files, num_epochs, placement)
         self._pipeline = _Pipeline(reader, workers, pin_memory)
-        self.steps_per_epoch = count_steps(len(split), batch_size, accumulation_steps)
+        self.steps_per_epoch = count_steps(self.images_per_epoch, batch_size, accumulation_steps)
 
     def epoch(self, epoch: int, start_step: int = 0) -> Generator[list[Batch], None, None]:
         """The steps of `epoch` (from 0), beginning at its step `start_step` (from 0): the micro-batches of each.
@@ -168,8 +197,8 @@ class TrainLoader:
     def _requests(self, epoch: int) -> list[list[_Request]]:
         first_step = epoch * self.steps_per_epoch
         sides = (scale_of_step(self._seed, step, self._scales) for step in count(first_step))
-        plan = plan_epoch(*self._plan_arguments, epoch)
-        return [[_Request(indices, side, epoch) for indices in step] for step, side in zip(plan, sides, strict=False)]
+        plan = plan_epoch(*self._plan_arguments, epoch, self._draws_per_picture)
+        return [[_Request(draws, side, epoch) for draws in step] for step, side in zip(plan, sides, strict=False)]
 
     def close(self) -> None:
         """End the workers."""
@@ -183,7 +212,13 @@ class TrainLoader:
 
 
 def evaluation_batches(
-    split: Split, resolution_px: int, *, batch_size: int, num_workers: int, pin_memory: bool = False
+    split: Split,
+    resolution_px: int,
+    *,
+    batch_size: int,
+    num_workers: int,
+    pin_memory: bool = False,
+    placement: Placement = STRETCH,
 ) -> Generator[Batch, None, None]:
     """All pictures of a split in order, resized to resolution_px; the workers end with the iteration.
 
@@ -191,7 +226,8 @@ def evaluation_batches(
     """
     starts = range(0, len(split), batch_size)
     indices = [list(range(start, min(start + batch_size, len(split)))) for start in starts]
-    pipeline = _Pipeline(_Reader(split), _useful_workers(num_workers, len(indices)), pin_memory)
+    reader = _Reader(split, placement=placement)
+    pipeline = _Pipeline(reader, _useful_workers(num_workers, len(indices)), pin_memory)
     with closing(pipeline), closing(pipeline.batches([_Request(i, resolution_px, None) for i in indices])) as batches:
         yield from batches
 
@@ -214,6 +250,6 @@ def _unchanged(packed: Any) -> Any:
 def _unpack(packed: _Packed) -> Batch:
     boxes = torch.from_numpy(packed.boxes_cxcywh).split(packed.counts)
     labels = torch.from_numpy(packed.labels).split(packed.counts)
-    rows = zip(boxes, labels, packed.image_ids, packed.sizes_px, strict=True)
-    targets = [{"boxes_cxcywh": b, "labels": n, "image_id": i, "size_px": s} for b, n, i, s in rows]
-    return Batch(packed.images, targets)
+    columns = (boxes, labels, packed.image_ids, packed.sizes_px, packed.pictures_px, packed.frames_px)
+    names = ("boxes_cxcywh", "labels", "image_id", "size_px", "picture_px", "frame_px")
+    return Batch(packed.images, [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)])

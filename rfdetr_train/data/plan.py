@@ -10,29 +10,66 @@ import numpy as np
 
 from rfdetr_train.errors import UserError
 
-_ORDER, _SAMPLE, _SCALE = range(3)  # one stream of random numbers per kind of choice
+_ORDER, _SAMPLE, _SCALE, _REPEAT = range(4)  # one stream of random numbers per kind of choice
 
 
 def plan_epoch(
-    num_images: int, batch_size: int, accumulation_steps: int, seed: int, epoch: int
+    num_images: int,
+    batch_size: int,
+    accumulation_steps: int,
+    seed: int,
+    epoch: int,
+    draws_per_picture: np.ndarray | None = None,
 ) -> list[list[list[int]]]:
-    """The picture indices of an epoch: steps -> micro-batches -> indices, every picture exactly once.
+    """The draws of an epoch: steps -> micro-batches -> draws, by default every picture exactly once.
 
-    Each step has accumulation_steps micro-batches of batch_size pictures; the last step may have fewer and the last
-    micro-batch be smaller, so that no picture is left out.
+    A draw is the index of its picture, plus num_images for every time that the epoch has it already, so that each has
+    random numbers of its own. Each step has accumulation_steps micro-batches of batch_size draws; the last step may
+    have fewer and the last micro-batch be smaller, so that no draw is left out.
+
+    draws_per_picture, float64 (num_images,): how often each picture is drawn in an epoch, in the mean over all epochs;
+    every epoch has `draws_of_epoch` draws.
 
     Raises: UserError for no pictures.
     """
     if num_images < 1:
         raise UserError("the train split has no pictures; there is nothing to learn from")
-    order = _rng(seed, _ORDER, epoch).permutation(num_images).tolist()
+    draws = np.arange(num_images) if draws_per_picture is None else _draws(draws_per_picture, seed, epoch)
+    order = draws[_rng(seed, _ORDER, epoch).permutation(len(draws))].tolist()
     batches = [order[start : start + batch_size] for start in range(0, num_images, batch_size)]
     return [batches[start : start + accumulation_steps] for start in range(0, len(batches), accumulation_steps)]
 
 
-def count_steps(num_images: int, batch_size: int, accumulation_steps: int) -> int:
+def draws_of_epoch(num_images: int, draws_per_picture: np.ndarray | None = None) -> int:
+    """How many draws an epoch has, the same for all: what `plan_epoch` draws in the mean, its fraction dropped."""
+    if draws_per_picture is None:
+        return num_images
+    return int(draws_per_picture.sum() + 1e-6)  # a sum of fractions may fall short of a whole number
+
+
+def _draws(draws_per_picture: np.ndarray, seed: int, epoch: int) -> np.ndarray:
+    """Each picture as often as the whole part of its number says; of the fractions a systematic sample.
+
+    That is: the fractions lie one after the other on a line, in random order, and each whole number, moved by a common
+    random offset, draws the picture on whose piece it falls. So the probability of a picture is its fraction, and the
+    size of the sample is the same in every epoch.
+    """
+    rng = _rng(seed, _REPEAT, epoch)
+    counts = draws_per_picture.astype(np.int64)
+    fractions = draws_per_picture - counts
+    num_extra = draws_of_epoch(len(counts), draws_per_picture) - int(counts.sum())
+    order = rng.permutation(len(counts))
+    ends = np.cumsum(fractions[order]) * (num_extra / (fractions.sum() or 1.0))
+    ends[-1] = np.inf  # whatever the rounding
+    hits = np.searchsorted(ends, rng.random() + np.arange(num_extra), side="right")
+    counts[order[hits]] += 1
+    copies = [np.flatnonzero(counts > copy) + copy * len(counts) for copy in range(counts.max())]
+    return np.concatenate(copies)
+
+
+def count_steps(num_draws: int, batch_size: int, accumulation_steps: int) -> int:
     """Steps of an epoch: the length of its plan."""
-    num_batches = -(-num_images // batch_size)
+    num_batches = -(-num_draws // batch_size)
     return -(-num_batches // accumulation_steps)
 
 
@@ -41,9 +78,9 @@ def scale_of_step(seed: int, step: int, scales: Sequence[int]) -> int:
     return scales[int(_rng(seed, _SCALE, step).integers(len(scales)))]
 
 
-def sample_rng(seed: int, epoch: int, index: int) -> np.random.Generator:
-    """The random numbers of picture `index` in `epoch`."""
-    return _rng(seed, _SAMPLE, epoch, index)
+def sample_rng(seed: int, epoch: int, draw: int) -> np.random.Generator:
+    """The random numbers of a draw in `epoch`."""
+    return _rng(seed, _SAMPLE, epoch, draw)
 
 
 def _rng(seed: int, *stream: int) -> np.random.Generator:

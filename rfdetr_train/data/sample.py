@@ -32,10 +32,11 @@ class Batch(NamedTuple):
     """A micro-batch, not yet normalised: bytes travel between processes and to the device four times as fast."""
 
     images: torch.Tensor
-    """uint8 (B, 3, R, R), RGB."""
+    """uint8 (B, 3, H, W), RGB."""
     targets: list[dict[str, Any]]
-    """B dicts: boxes_cxcywh float32 (n, 4) in 0..1, labels int64 (n,), image_id int, size_px (height, width) ints as
-    annotated."""
+    """B dicts: boxes_cxcywh float32 (n, 4) in 0..1, fractions of the frame; labels int64 (n,); image_id int; as pairs
+    (height, width) of ints size_px, annotated, and picture_px and frame_px, of the picture and its frame in the image:
+    see `placement.py`."""
 
     def to(self, device: torch.device) -> "Batch":
         """The batch with its tensors on `device`."""
@@ -44,6 +45,33 @@ class Batch(NamedTuple):
             for target in self.targets
         ]
         return Batch(self.images.to(device, non_blocking=True), targets)
+
+    def frames_in_view_px(self) -> list[tuple[int, int]]:
+        """(height, width) of each frame in the image; all of it for targets that do not say."""
+        return [target.get("frame_px", tuple(self.images.shape[-2:])) for target in self.targets]
+
+    def padding(self) -> torch.Tensor | None:
+        """(B, H, W) bool, True outside the frames; None where they fill the images."""
+        height, width = self.images.shape[-2:]
+        frames = self.frames_in_view_px()
+        if all(frame == (height, width) for frame in frames):
+            return None
+        frame_heights, frame_widths = torch.tensor(frames, device=self.images.device).T[..., None]
+        below = torch.arange(height, device=self.images.device) >= frame_heights
+        beyond = torch.arange(width, device=self.images.device) >= frame_widths
+        return below[:, :, None] | beyond[:, None, :]
+
+    def frames_px(self) -> torch.Tensor:
+        """(B, 2), height and width of the frames in annotated pixels: what the boxes are fractions of."""
+        pairs = zip(self.targets, self.frames_in_view_px(), strict=True)
+        rows = [
+            [
+                side * frame / picture
+                for side, frame, picture in zip(t["size_px"], f, t.get("picture_px", f), strict=True)
+            ]
+            for t, f in pairs
+        ]
+        return torch.tensor(rows, device=self.images.device)
 
 
 class FlatStrings:

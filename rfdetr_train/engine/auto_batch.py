@@ -11,6 +11,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from rfdetr_train.config import LBFGSConfig, TrainConfig
 from rfdetr_train.criterion import Criterion
+from rfdetr_train.data.placement import Placement
 from rfdetr_train.engine.precision import Precision
 from rfdetr_train.errors import UserError
 
@@ -26,13 +27,13 @@ TARGETS_PER_PICTURE = 20
 def find_batch_size(
     config: TrainConfig, model: nn.Module, criterion: Criterion, precision: Precision, side_px: int, most: int
 ) -> int:
-    """The largest batch of at most `most` pictures of `side_px` whose training step fits; at least 1, or `UserError`.
+    """The largest batch, of at most `most` views `side_px` high, whose training step fits; at least 1, or `UserError`.
 
     Counted: weights, gradients, optimizer state, its transient copies (as if one group held all parameters), the
     average, and the activations, whose growth with the batch two trial steps tell.
     """
     budget = memory_budget(config.trainer.memory_budget_gib, precision.device)
-    picture = (config.model.input_channels, side_px, side_px)
+    picture = (config.model.input_channels, *Placement.of("stretch", config.model).view_px(side_px))
     one, two = (_peak_bytes(model, criterion, precision, picture, number) for number in (1, 2))
     per_picture = two - one
     fixed = one - per_picture + _optimizer_bytes(config, model)

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from rfdetr_train.data.image_file import read_image
-from rfdetr_train.data.transforms import evaluation_view, normalise
+from rfdetr_train.data.sample import Batch
+from rfdetr_train.data.transforms import evaluation_view
+from rfdetr_train.engine.inference import detect
 from rfdetr_train.engine.precision import Precision, choose_device
 from rfdetr_train.engine.tiles import join_tiles, tile_corners
 from rfdetr_train.engine.trained_model import TrainedModel, load_trained_model
 from rfdetr_train.errors import UserError
-from rfdetr_train.postprocess import detections
 
 NO_BOXES = np.zeros((0, 4), dtype=np.float32)
 NO_LABELS = np.zeros(0, dtype=np.int64)
@@ -58,6 +59,7 @@ class Detector:
     def __init__(self, trained: TrainedModel, device: str = "auto", precision: str = "fp32") -> None:
         self.precision = Precision(precision, choose_device(device, key="device"), key="precision")
         self.model = trained.model.to(self.precision.device)
+        self.placement = trained.placement
         self.label_map = trained.label_map
 
     @classmethod
@@ -115,20 +117,26 @@ class Detector:
             raise UserError(f"classes={unknown[0]}: no class of this detector; it has {', '.join(self.names)}")
         return torch.tensor([self.names.index(name) for name in classes])
 
-    @torch.inference_mode()
     def _detect(self, pictures: Sequence[Tensor]) -> list[dict[str, Tensor]]:
-        """All detections of a batch of uint8 (3, height, width), on the CPU."""
-        config, device = self.model.config, self.precision.device
+        """All detections in uint8 (3, height, width) each, on the CPU."""
+        config = self.model.config
         sizes = [(image.shape[1], image.shape[2]) for image in pictures]
         views = [
-            evaluation_view(image, NO_BOXES, NO_LABELS, size, config.resolution).image
+            evaluation_view(image, NO_BOXES, NO_LABELS, size, config.resolution, self.placement)
             for image, size in zip(pictures, sizes, strict=True)
         ]
-        with self.precision.autocast():
-            outputs = self.model(normalise(torch.stack(views).to(device), config.input_channels))
-        sizes_px = torch.tensor(sizes, device=device)
-        found = detections(outputs, sizes_px, config.num_queries, num_labels=len(self.names))
-        return [{key: value.cpu() for key, value in one.items()} for one in found]
+        targets = [
+            {"size_px": size, "picture_px": view.picture_px, "frame_px": view.frame_px}
+            for size, view in zip(sizes, views, strict=True)
+        ]
+        return detect(
+            self.model,
+            Batch(torch.stack([view.image for view in views]), targets),
+            self.precision,
+            num_detections=config.num_queries,
+            num_labels=len(self.names),
+            input_channels=config.input_channels,
+        )
 
     def _detect_in_tiles(self, image: Tensor, tile_px: int, overlap: float, batch_size: int) -> dict[str, Tensor]:
         corners = tile_corners(image.shape[1], image.shape[2], tile_px, overlap)

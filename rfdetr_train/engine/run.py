@@ -35,6 +35,7 @@ class Run:
     optimization: Optimization
     average: NoAverage
     precision: Precision
+    images_per_epoch: int
     loop: LoopState = field(default_factory=LoopState)
     _started: float = field(default_factory=time.monotonic)
 
@@ -129,7 +130,7 @@ class Run:
         trainer, splits = self.config.trainer, self.dataset.splits
         assert isinstance(trainer.batch_size, int)
         images_per_step = trainer.batch_size * trainer.accumulation_steps
-        return {"images_per_step": images_per_step, **{name: len(splits[name]) for name in ("train", "valid")}}
+        return {"images_per_step": images_per_step, "train": self.images_per_epoch, "valid": len(splits["valid"])}
 
     def _settle_position(self, before: dict[str, int]) -> None:
         """Another batch size or accumulation: the epoch, whose order is the same, goes on after the images seen."""

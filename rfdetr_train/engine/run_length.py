@@ -19,6 +19,11 @@ class RunLength:
         total = steps_per_epoch * epochs
         return cls(steps_per_epoch, total if max_steps is None else min(total, max_steps))
 
+    @property
+    def num_epochs(self) -> int:
+        """Epochs that the steps reach into."""
+        return -(-self.total_steps // max(1, self.steps_per_epoch))
+
     def warmup_steps(self, config: WarmupConfig) -> int:
         """The warmup in steps; one that leaves no step at the full rate is refused."""
         if not isinstance(config, LinearWarmupConfig):

@@ -6,10 +6,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
-
-from rfdetr_train.boxes import cxcywh_to_xyxy
 from rfdetr_train.data.sample import Batch, Split
+from rfdetr_train.engine.augmented_pictures import pictures_of
 from rfdetr_train.engine.validator import Validation
 from rfdetr_train.loggers import diagnosis_plots
 from rfdetr_train.loggers.figure import save_figure
@@ -36,11 +34,7 @@ class RunPlots:
         """Draw a training batch as the network sees it, with its targets."""
         if self.num_samples:
             with self._carrying_on():
-                scale = torch.tensor([*batch.images.shape[:1:-1]] * 2)  # width, height, width, height
-                pictures = [
-                    Picture(image, cxcywh_to_xyxy(target["boxes_cxcywh"]) * scale, target["labels"], [], [], [])
-                    for image, target in zip(batch.images[: self.num_samples], batch.targets, strict=False)
-                ]
+                pictures = pictures_of(batch)[: self.num_samples]
                 draw_sheet(self.folder / "train_batch.png", pictures, self.split.label_map.names)
 
     def draw(self, validation: Validation, *, with_diagnosis: bool) -> Path | None:

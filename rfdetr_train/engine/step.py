@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rfdetr_train.data.sample import Batch
-from rfdetr_train.data.transforms import normalise
+from rfdetr_train.data.transforms import model_inputs
 from rfdetr_train.engine.precision import Precision
 from rfdetr_train.errors import UserError
 from rfdetr_train.optim.hooks import StepNorms
@@ -114,7 +114,7 @@ class TrainStep:
     def _micro_batch(self, batch: Batch, num_boxes: float) -> dict[str, Tensor]:
         batch = batch.to(self.precision.device)
         with self.precision.autocast():
-            outputs = self.model(normalise(batch.images, self.input_channels))
+            outputs = self.model(*model_inputs(batch, self.input_channels))
         losses = self.criterion(outputs, batch.targets, num_boxes)
         self.precision.scaler.scale(losses["loss"]).backward()
         return {name: value.detach() for name, value in losses.items()}

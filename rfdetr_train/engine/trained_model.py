@@ -9,6 +9,7 @@ from torch import Tensor
 from rfdetr_train.checkpoint import files
 from rfdetr_train.checkpoint.starting_weights import best_kind
 from rfdetr_train.config import ModelConfig
+from rfdetr_train.data.placement import Placement
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
 from rfdetr_train.models.lora import merged_state_dict
@@ -28,6 +29,11 @@ class TrainedModel:
     """Which of its weights: raw or ema."""
     saved: dict[str, Any]
     """The whole content of the file: config, loop, data_root, versions and so on."""
+
+    @property
+    def placement(self) -> Placement:
+        """How its pictures are brought to the size of its input."""
+        return Placement.of(self.saved["config"]["data"].get("resize", "stretch"), self.model.config)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The weights as they leave this program: our names, adapters merged."""

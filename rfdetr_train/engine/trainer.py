@@ -99,7 +99,7 @@ class Trainer:
         scheduler.step()
         self.state.step += 1
         self.state.position += 1
-        self.recorder.step_done(self.state, result, rates, scale_px=window[0].images.shape[-1])
+        self.recorder.step_done(self.state, result, rates, scale_px=window[0].images.shape[-2])
 
     # ---------------------------------------------------------------------------------------------------- epoch's end
     def _close_epoch(self) -> None:

@@ -6,18 +6,17 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from rfdetr_train.data.loader import evaluation_batches
-from rfdetr_train.data.sample import Batch, Split
-from rfdetr_train.data.transforms import normalise
+from rfdetr_train.data.placement import STRETCH, Placement
+from rfdetr_train.data.sample import Split
+from rfdetr_train.engine.inference import detect
 from rfdetr_train.engine.precision import Precision
 from rfdetr_train.evaluation.coco_metrics import CocoEvaluator, CocoMetrics
 from rfdetr_train.evaluation.diagnosis import Diagnosis, diagnose
 from rfdetr_train.evaluation.predictions import Predictions
 from rfdetr_train.loggers.progress import Progress
-from rfdetr_train.postprocess import detections
 
 
 @dataclass
@@ -65,15 +64,27 @@ class Validator:
         num_detections: int,
         backend: str = "auto",
         input_channels: int = 3,
+        placement: Placement = STRETCH,
     ) -> None:
         """`num_detections` are kept per image; of them `max_dets` per class count. `backend` computes the metrics."""
         self.label_map = split.label_map
         self.evaluator = CocoEvaluator(split.to_coco(), max_dets, backend)
-        self.batches = partial(evaluation_batches, split, resolution_px, batch_size=batch_size, num_workers=num_workers)
+        self.batches = partial(
+            evaluation_batches,
+            split,
+            resolution_px,
+            batch_size=batch_size,
+            num_workers=num_workers,
+            placement=placement,
+        )
         self.num_batches = -(-len(split) // batch_size)
-        self.precision = precision
-        self.num_detections = num_detections
-        self.input_channels = input_channels
+        self._detect = partial(
+            detect,
+            precision=precision,
+            num_detections=num_detections,
+            num_labels=len(self.label_map.names),
+            input_channels=input_channels,
+        )
         self.progress = progress
 
     def __call__(self, model: nn.Module, on_batch: Callable[[], None] = lambda: None) -> Validation:
@@ -85,7 +96,8 @@ class Validator:
         try:
             with closing(self.batches()) as batches:
                 for batch in batches:
-                    found |= self._detect(model, batch)
+                    image_ids = (target["image_id"] for target in batch.targets)
+                    found |= zip(image_ids, self._detect(model, batch), strict=True)
                     self.progress.advance_evaluation()
                     on_batch()
         finally:
@@ -93,13 +105,3 @@ class Validator:
             self.progress.end_evaluation()
         predictions = Predictions.from_detections(found, self.label_map)
         return Validation(self.evaluator.evaluate(predictions), found, predictions, self.evaluator)
-
-    @torch.inference_mode()
-    def _detect(self, model: nn.Module, batch: Batch) -> dict[int, dict[str, Tensor]]:
-        batch = batch.to(self.precision.device)
-        with self.precision.autocast():
-            outputs = model(normalise(batch.images, self.input_channels))
-        sizes_px = torch.tensor([target["size_px"] for target in batch.targets], device=batch.images.device)
-        found = detections(outputs, sizes_px, self.num_detections, num_labels=len(self.label_map.names))
-        on_cpu = [{name: value.cpu() for name, value in one.items()} for one in found]
-        return dict(zip((target["image_id"] for target in batch.targets), on_cpu, strict=True))

@@ -27,14 +27,17 @@ POSTPROCESSING = (
 def model_card(trained: TrainedModel, *, program: bool) -> dict[str, Any]:
     """The card; `program` says whether the file runs by itself, normalising its input, or holds weights alone."""
     config = trained.model.config
-    side, loop = config.resolution, trained.saved["loop"]
+    (height, width), loop = config.size_px, trained.saved["loop"]
+    letterbox = "the aspect ratio kept, padded below and to the right"
+    aspect = letterbox if trained.placement.letterbox else "the aspect ratio not kept"
     scores = [scored for scored in (loop["best"], loop["last"]) if scored and scored["step"] == loop["step"]]
     return {
         "model": asdict(config),
         "classes": [{"label": label, **entry} for label, entry in trained.label_map.to_plain().items()],
         "preprocessing": {
-            "input": f"images (batch, 3, {side}, {side}), float32, RGB, 0..1 (8-bit values over 255)",
-            "resize": f"to {side} x {side}, bilinear with antialias, the aspect ratio not kept",
+            "input": f"images (batch, {config.input_channels}, {height}, {width}), float32, 0..1: bytes over 255",
+            "channels": "RGB" if config.input_channels == 3 else "luminance (ITU-R 601)",
+            "resize": f"to {height} x {width}, bilinear with antialias, {aspect}",
             "normalisation": {"mean": IMAGENET_MEAN, "std": IMAGENET_STD, "done_by_the_file": program},
         },
         "outputs": PROGRAM_OUTPUTS if program else WEIGHTS_OUTPUTS,

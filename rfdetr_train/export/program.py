@@ -41,12 +41,12 @@ class DeployedDetector(nn.Module):
         super().__init__()
         self.model = trained.model
         self.num_classes = len(trained.label_map.names)
-        self.side_px = trained.model.config.resolution
+        self.size_px = trained.model.config.size_px
         self.register_buffer("mean", torch.tensor(IMAGENET_MEAN).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(IMAGENET_STD).view(3, 1, 1))
 
     def forward(self, images: Tensor) -> Outputs:
-        """(B, 3, R, R) RGB in 0..1 -> xyxy (B, Q, 4) in 0..1, fractions of the picture, and logits (B, Q, C)."""
+        """(B, 3, H, W) RGB in 0..1 -> xyxy (B, Q, 4) in 0..1, fractions of the picture, and logits (B, Q, C)."""
         outputs = self.model((images - self.mean) / self.std)
         boxes_xyxy = cxcywh_to_xyxy(outputs["boxes_cxcywh"]).clamp(0.0, 1.0)
         return boxes_xyxy, outputs["logits"][..., : self.num_classes]
@@ -60,7 +60,7 @@ class DeployedDetector(nn.Module):
 
 def exported_program(detector: DeployedDetector) -> ExportedProgram:
     """The graph for any batch size."""
-    example = torch.rand(2, 3, detector.side_px, detector.side_px)  # from a batch of 1 torch would make it static
+    example = torch.rand(2, 3, *detector.size_px)  # from a batch of 1 torch would make it static
     with torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "While compiling, we found certain side effects")  # timm's kernel switch
         program = torch.export.export(detector, (example,), dynamic_shapes=({0: Dim("batch", min=1)},), strict=True)
@@ -108,7 +108,7 @@ def clear_pictures(detector: DeployedDetector, count: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     found: list[tuple[float, Tensor]] = []
     for _ in range(MOST_PICTURES):
-        picture = torch.rand(1, 3, detector.side_px, detector.side_px, generator=generator)
+        picture = torch.rand(1, 3, *detector.size_px, generator=generator)
         found.append((detector.smallest_gap(picture), picture))
         found = sorted(found, key=lambda pair: pair[0])[-count:]
         if len(found) == count and found[0][0] > CLEAR_GAP:

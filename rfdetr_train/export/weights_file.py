@@ -20,8 +20,8 @@ REFERENCE_ENCODERS = {
     "vit_base_patch14_dinov2": "dinov2_windowed_base",
 }
 NO_MATTER = ("backbone", "pretrained", "lora_rank", "lora_alpha", "lora_dropout")
-"""Keys that leave no trace in the weights, or are translated on their own. Of those that are neither here nor in `SIZES`
-the reference package knows only our defaults."""
+"""Keys that leave no trace in the weights, or are translated on their own. Of those neither here nor in `SIZES` the
+reference package knows only our defaults."""
 
 
 def safetensors_file(trained: TrainedModel, card: dict[str, Any]) -> bytes:

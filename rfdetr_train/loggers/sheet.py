@@ -82,6 +82,8 @@ def _best_first(picture: Picture, min_score: float, max_boxes: int) -> Picture:
 
 
 def _title(drawn: Picture, full: Picture, min_score: float) -> str:
+    if not len(full.scores):
+        return f"{len(drawn.truth_labels)} true"
     return (
         f"{len(drawn.truth_labels)} true, {len(drawn.scores)} of {len(full.scores)} predicted (score ≥ {min_score:g})"
     )

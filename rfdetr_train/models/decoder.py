@@ -14,6 +14,7 @@ from rfdetr_train.config import ModelConfig
 from rfdetr_train.models.attention import attend
 from rfdetr_train.models.deformable_attention import DeformableAttention
 from rfdetr_train.models.heads import MLP
+from rfdetr_train.models.padding import Padding
 
 
 class Decoder(nn.Module):
@@ -36,6 +37,7 @@ class Decoder(nn.Module):
         memory: Tensor,
         grids: list[tuple[int, int]],
         num_groups: int,
+        padding: Padding | None = None,
     ) -> list[Tensor]:
         """Run all layers.
 
@@ -45,14 +47,17 @@ class Decoder(nn.Module):
             memory: (B, S, D), the levels one after the other.
             grids: (h, w) of each level.
             num_groups: G; queries see only those of their group.
+            padding: of the levels, where pictures are padded.
 
         Returns:
             The output of every layer, (B, N, D) each, normalised.
         """
-        positions = self.position_head(sine_embedding(references_cxcywh, queries.shape[-1] // 2))
+        # positions count on the padded input, as the reference has it, though the boxes count on the picture
+        on_input = references_cxcywh if padding is None else references_cxcywh * padding.shares[:, :1].repeat(1, 1, 2)
+        positions = self.position_head(sine_embedding(on_input, queries.shape[-1] // 2))
         outputs = []
         for layer in self.layers:
-            queries = layer(queries, positions, references_cxcywh, memory, grids, num_groups)
+            queries = layer(queries, positions, references_cxcywh, memory, grids, num_groups, padding)
             outputs.append(self.norm(queries))
         return outputs
 
@@ -81,10 +86,11 @@ class DecoderLayer(nn.Module):
         memory: Tensor,
         grids: list[tuple[int, int]],
         num_groups: int,
+        padding: Padding | None = None,
     ) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
         queries = self.norm1(queries + self.self_attention(queries, positions, num_groups))
-        attended = self.cross_attention(queries + positions, references_cxcywh, memory, grids)
+        attended = self.cross_attention(queries + positions, references_cxcywh, memory, grids, padding)
         queries = self.norm2(queries + attended)
         hidden = functional.relu(self.linear1(queries), inplace=True)
         return self.norm3(queries + self.linear2(hidden))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rfdetr_train.boxes import at_least_float32
+from rfdetr_train.models.padding import Padding
 
 
 class DeformableAttention(nn.Module):
@@ -36,7 +37,12 @@ class DeformableAttention(nn.Module):
             self.sampling_offsets.bias.copy_(ring_of_offsets(self.heads, self.levels, self.points).flatten())
 
     def forward(
-        self, queries: Tensor, references_cxcywh: Tensor, memory: Tensor, grids: list[tuple[int, int]]
+        self,
+        queries: Tensor,
+        references_cxcywh: Tensor,
+        memory: Tensor,
+        grids: list[tuple[int, int]],
+        padding: Padding | None = None,
     ) -> Tensor:
         """Sample the memory around the references.
 
@@ -45,13 +51,18 @@ class DeformableAttention(nn.Module):
             references_cxcywh: (B, N, 4) float32, fractions of the picture.
             memory: (B, S, D), the levels one after the other, each row by row.
             grids: (h, w) of each level.
+            padding: tokens that count as zero, and where on the levels the references lie.
 
         Returns:
             (B, N, D).
         """
         batch, num_queries, width = queries.shape
         locations = self._sampling_locations(queries, references_cxcywh)
-        values = self.value_projection(memory).split([height * width_ for height, width_ in grids], dim=1)
+        value = self.value_projection(memory)
+        if padding is not None:
+            locations = locations * padding.shares[:, None, None, :, None]
+            value = value.masked_fill(padding.tokens[..., None], 0.0)
+        values = value.split([height * width_ for height, width_ in grids], dim=1)
         samples = [
             self._sample(value, grid, locations[:, :, :, level])
             for level, (value, grid) in enumerate(zip(values, grids, strict=True))

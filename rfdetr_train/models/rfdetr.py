@@ -1,6 +1,6 @@
 """RF-DETR (arXiv 2511.09554): backbone -> projector -> two-stage selection -> decoder -> heads.
 
-Letters in the shapes: B batch, R side of the square input in pixels, Q queries of a group, G groups, N queries in all
+Letters in the shapes: B batch, H x W pixels of the input, Q queries of a group, G groups, N queries in all
 (G Q in training, Q in evaluation), D hidden width, C class logits, S tokens of the feature map, h x w its grid.
 """
 
@@ -16,6 +16,7 @@ from rfdetr_train.errors import UserError
 from rfdetr_train.models.backbone import build_backbone
 from rfdetr_train.models.decoder import Decoder
 from rfdetr_train.models.heads import box_head, class_head
+from rfdetr_train.models.padding import padding_of_levels
 from rfdetr_train.models.parameter_roles import parameter_roles
 from rfdetr_train.models.projector import Projector
 from rfdetr_train.models.two_stage import TwoStage
@@ -43,20 +44,23 @@ class RFDETR(nn.Module):
         self.refpoint_embed = nn.Embedding(config.group_detr * config.num_queries, 4)
         nn.init.zeros_(self.refpoint_embed.weight)
 
-    def forward(self, images: Tensor) -> dict[str, Any]:
+    def forward(self, images: Tensor, padding: Tensor | None = None) -> dict[str, Any]:
         """Detect.
 
         Args:
-            images: (B, config.input_channels, R, R) float32, normalised by ImageNet's mean and standard deviation; R
-                divides by `config.stride`.
+            images: (B, config.input_channels, H, W) float32, normalised by ImageNet's mean and standard deviation; H
+                and W divide by `config.stride`.
+            padding: (B, H, W) bool, True to the right of and below the picture, where `images` hold 0; None: nothing
+                is padded.
 
         Returns:
             `logits` (B, N, C), of which the last class has no target, and `boxes_cxcywh` (B, N, 4), float32, fractions
-            of the picture, not bounded; `enc`, the same two of the two-stage selection; in training `aux`, a list with
-            the same two of each decoder layer before the last. N = Q in evaluation, G Q in training.
+            of the picture without its padding (exactly: of the tokens that it touches), not bounded; `enc`, the same
+            two of the two-stage selection; in training `aux`, a list with the same two of each decoder layer before
+            the last. N = Q in evaluation, G Q in training.
 
         Raises:
-            UserError: R does not divide by the stride, or its feature map has fewer tokens than the Q queries.
+            UserError: a side does not divide by the stride, or the feature map has fewer tokens than the Q queries.
         """
         self._check_input(images)
         num_groups = self.config.group_detr if self.training else 1
@@ -65,10 +69,12 @@ class RFDETR(nn.Module):
         grids = [(level.shape[2], level.shape[3]) for level in maps]
         memory = torch.cat([level.flatten(2).transpose(1, 2) for level in maps], dim=1)
 
-        picked = self.two_stage(memory, grids, self.config.num_queries, num_groups)
+        padded = None if padding is None else padding_of_levels(padding, grids)
+
+        picked = self.two_stage(memory, grids, self.config.num_queries, num_groups, padded)
         references = apply_deltas(self.refpoint_embed.weight[:num_queries], picked.boxes_cxcywh.detach())
         queries = self.query_feat.weight[:num_queries].expand(len(images), -1, -1)
-        hidden = self.decoder(queries, references, memory, grids, num_groups)
+        hidden = self.decoder(queries, references, memory, grids, num_groups, padded)
 
         outputs: dict[str, Any] = self._predict(hidden[-1], references)
         if self.training:

@@ -11,8 +11,8 @@ from torch import nn
 from torch.optim import LBFGS, SGD, Adafactor, Adagrad, Adam, AdamW, NAdam, Optimizer, RAdam, RMSprop
 
 from rfdetr_train.config import CustomOptimizerConfig, OptimizerConfig
+from rfdetr_train.dotted_path import locate
 from rfdetr_train.errors import UserError
-from rfdetr_train.optim.dotted_path import locate
 from rfdetr_train.optim.lion import Lion
 from rfdetr_train.optim.muon import MuonWithAdamW
 from rfdetr_train.optim.param_groups import AnnotatedParameter, group

@@ -24,8 +24,8 @@ from torch.optim.lr_scheduler import (
 )
 
 from rfdetr_train.config import TorchSchedulerConfig
+from rfdetr_train.dotted_path import locate
 from rfdetr_train.errors import UserError
-from rfdetr_train.optim.dotted_path import locate
 from rfdetr_train.optim.group_lists import PER_GROUP_ARGUMENTS, per_group
 
 log = logging.getLogger(__name__)

@@ -21,6 +21,8 @@ MORE = [
      "scheduler.interval=epoch"],
     ["optimizer.merge_groups=false", "ema=none"],
     ["trainer.accumulation_steps=2", "trainer.batch_size=2", "augmentation=reference"],
+    ["augmentation=composites", "augmentation.off_last_epochs=1",
+     "augmentation.extra=[{_target_: torchvision.transforms.v2.GaussianBlur, kernel_size: 3}]"],
 ]  # fmt: skip
 COMBINATIONS = [[choice, *NEEDS.get(choice, [])] for choice in CHOICES] + MORE
 

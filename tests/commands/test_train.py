@@ -57,6 +57,13 @@ def test_same_seed_same_bits_and_another_seed_another_run(run: Run) -> None:
     assert equal_to_the_bit(states(first / "checkpoints/last.pt"), states(second / "checkpoints/last.pt"))
 
 
+def test_the_log_says_when_strong_stages_end(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """max_steps ends the run in its second epoch, and so the tail is that one."""
+    caplog.set_level("INFO")
+    run("a", "augmentation=strong", "augmentation.off_last_epochs=1", "trainer.epochs=9", "trainer.max_steps=4")
+    assert "augmentation=strong: no strong stages from epoch 1 on" in caplog.text
+
+
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
 def test_a_run_goes_on_from_any_step_to_the_bit(run: Run, step: int) -> None:
     """Six steps in two epochs: step 3 is an epoch's end, the others lie in its middle."""

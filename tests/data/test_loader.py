@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rfdetr_train.config import AugmentationConfig, ShapesDataConfig
+from rfdetr_train.config import STRONG_STAGES, WEAK_STAGES, AugmentationConfig, ShapesDataConfig
 from rfdetr_train.data.dataset import read_dataset
 from rfdetr_train.data.image_check import check_images
 from rfdetr_train.data.image_file import read_image
@@ -23,6 +23,10 @@ from rfdetr_train.errors import UserError
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # machines with one core
 
 REFERENCE = AugmentationConfig(name="reference", horizontal_flip=0.5, resize_crop=0.5, multi_scale=True)
+EXTRA = {"_target_": "torchvision.transforms.v2.RandomPerspective", "p": 0.5}
+EVERYTHING = AugmentationConfig(
+    name="everything", extra=[EXTRA], off_last_epochs=1, **dict.fromkeys((*WEAK_STAGES, *STRONG_STAGES), 0.5)
+)
 SCALES = [32, 48, 64]
 
 
@@ -32,16 +36,27 @@ def dataset(tmp_path_factory):
     return read_dataset(ShapesDataConfig(root=root, train_images=11, valid_images=5, image_size_px=64))
 
 
-def make_loader(dataset, num_workers=0, batch_size=2, accumulation_steps=2, seed=0, scales=SCALES, cache=None):
+def make_loader(
+    dataset,
+    num_workers=0,
+    batch_size=2,
+    accumulation_steps=2,
+    seed=0,
+    scales=SCALES,
+    augmentation=REFERENCE,
+    num_epochs=None,
+    cache=None,
+):
     return TrainLoader(
         dataset.splits["train"],
-        REFERENCE,
+        augmentation,
         scales,
         batch_size=batch_size,
         accumulation_steps=accumulation_steps,
         seed=seed,
         num_workers=num_workers,
         cache=cache,
+        num_epochs=num_epochs,
     )
 
 
@@ -85,11 +100,33 @@ def test_a_steps_scale_goes_by_its_number_in_the_whole_run(dataset):
     assert sides == [scale_of_step(5, step, SCALES) for step in range(12)]
 
 
-def test_workers_make_no_difference(dataset):
-    in_main = [steps_of(make_loader(dataset), epoch) for epoch in (0, 1)]
-    for num_workers in (1, 2):
-        with make_loader(dataset, num_workers) as loader:
-            assert same([list(loader.epoch(epoch)) for epoch in (0, 1)], in_main)
+@pytest.mark.parametrize(("augmentation", "num_workers"), [(REFERENCE, 1), (REFERENCE, 2), (EVERYTHING, 2)])
+def test_workers_make_no_difference(dataset, augmentation, num_workers):
+    in_main = [steps_of(make_loader(dataset, augmentation=augmentation), epoch) for epoch in (0, 1)]
+    with make_loader(dataset, num_workers, augmentation=augmentation) as loader:
+        assert same([list(loader.epoch(epoch)) for epoch in (0, 1)], in_main)
+
+
+def test_the_tail_is_without_strong_stages(dataset):
+    """In the last of three epochs; the weak stages and the user's own go on with their random numbers."""
+    calm = replace(EVERYTHING, **dict.fromkeys(STRONG_STAGES, 0.0))
+    for epoch, ends in enumerate((False, False, True)):
+        steps = steps_of(make_loader(dataset, augmentation=EVERYTHING, num_epochs=3), epoch)
+        assert same(steps, steps_of(make_loader(dataset, augmentation=calm), epoch)) == ends
+        assert same(steps, steps_of(make_loader(dataset, augmentation=EVERYTHING), epoch)) != ends
+
+
+def test_other_pictures_come_from_the_whole_split_without_their_crowd_regions(dataset):
+    mosaic = AugmentationConfig(name="mosaic", mosaic=1.0)
+    split = dataset.splits["train"]
+    crowded = {"train": replace(split, crowd=np.ones_like(split.crowd))}
+    for splits, most in ((dataset.splits, 4 * 10), (crowded, 0)):
+        steps = steps_of(make_loader(dataset._replace(splits=splits), augmentation=mosaic))
+        boxes = [len(target["labels"]) for step in steps for batch in step for target in batch.targets]
+        assert max(boxes) <= most
+    alone = make_loader(dataset._replace(splits={"train": split.without(range(1, 11), "test")}), augmentation=mosaic)
+    ((batch,),) = steps_of(alone)
+    assert len(batch.images) == 1
 
 
 def test_seed_and_epoch_make_a_difference(dataset):
@@ -129,6 +166,7 @@ def test_the_global_random_states_are_left_alone(dataset):
 
     before = states()
     steps_of(make_loader(dataset))
+    steps_of(make_loader(dataset, augmentation=EVERYTHING))
     steps_of(make_loader(dataset, num_workers=1))
     list(evaluation_batches(dataset.splits["valid"], 32, batch_size=2, num_workers=1))
     assert states() == before

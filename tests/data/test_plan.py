@@ -1,8 +1,9 @@
 """Order, scales and sample randomness as functions of the seed."""
 
+import numpy as np
 import pytest
 
-from rfdetr_train.data.plan import count_steps, plan_epoch, sample_rng, scale_of_step
+from rfdetr_train.data.plan import count_steps, draws_of_epoch, plan_epoch, sample_rng, scale_of_step
 from rfdetr_train.errors import UserError
 
 
@@ -56,3 +57,38 @@ def test_scales_are_uniform_and_repeatable():
 def test_every_sample_has_its_own_stream():
     draws = {float(sample_rng(s, e, i).random()) for s in range(3) for e in range(10) for i in range(10)}
     assert len(draws) == 300
+
+
+def draws_of(draws_per_picture, seed=0, epoch=0):
+    (((draws,),)) = plan_epoch(len(draws_per_picture), 1000, 1, seed, epoch, np.array(draws_per_picture))
+    return draws
+
+
+def test_drawing_every_picture_once_is_the_plain_order():
+    assert draws_of([1.0] * 50, 3, 4) == plan_epoch(50, 1000, 1, 3, 4)[0][0]
+
+
+def test_pictures_are_drawn_as_often_as_asked():
+    """Whole parts exactly, fractions in the mean of many epochs; each epoch has 0.5 + 1 + 2.25 + 3 + 0.25 + 0 = 7."""
+    asked = [0.5, 1.0, 2.25, 3.0, 0.25, 0.0]
+    assert draws_of_epoch(6, np.array(asked)) == 7
+    counts = np.zeros((2000, 6))
+    for epoch in range(2000):
+        draws = draws_of(asked, epoch=epoch)
+        assert len(draws) == len(set(draws)) == 7, "every draw has random numbers of its own"
+        counts[epoch] = np.bincount(np.array(draws) % 6, minlength=6)
+    assert (np.abs(counts - asked) < 1).all()
+    assert np.abs(counts.mean(axis=0) - asked).max() < 4 * 0.5 / 2000**0.5
+
+
+def test_the_sample_is_a_function_of_seed_and_epoch():
+    asked = [0.5] * 40
+    samples = [draws_of(asked, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
+    assert len({tuple(sorted(sample)) for sample in samples}) == 4
+    assert samples[3] == draws_of(asked, 1, 1)
+
+
+def test_fractions_that_do_not_add_up_to_a_whole_number_lose_less_than_one_draw():
+    for asked in ([1.9, 1.9, 1.0], [1.1] * 10, [0.3, 1.0], [1 / 3] * 3 + [1.0]):
+        lengths = {len(draws_of(asked, epoch=epoch)) for epoch in range(50)}
+        assert lengths == {int(sum(asked) + 1e-6)}

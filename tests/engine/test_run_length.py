@@ -13,6 +13,12 @@ def test_the_shorter_of_epochs_and_max_steps() -> None:
     assert RunLength.of(7, 3, 100).total_steps == 21
 
 
+def test_epochs_that_the_steps_reach_into() -> None:
+    for max_steps, epochs in ((None, 3), (1, 1), (7, 1), (8, 2), (100, 3)):
+        assert RunLength.of(7, 3, max_steps).num_epochs == epochs
+    assert RunLength.of(0, 3, None).num_epochs == 0
+
+
 def test_warmup_in_steps_or_epochs() -> None:
     length = RunLength.of(7, 3, None)
     assert length.warmup_steps(WarmupConfig()) == 0
