@@ -14,7 +14,7 @@ Train RF-DETR detectors.
 
 Examples
   python -m rfdetr_train model=nano                                 train on the demo set, which writes itself
-  python -m rfdetr_train model=nano data=coco data.root=PATH        train on a COCO or Roboflow data set
+  python -m rfdetr_train model=nano data=auto data.root=PATH        train on your own: COCO, YOLO, VOC or CSV
   python -m rfdetr_train experiment=demo                            a tiny detector, minutes on a processor
   python -m rfdetr_train -m optimizer.lr=1e-4,2e-4                  a sweep, one folder a job
   python -m rfdetr_train evaluate checkpoint=RUN                    score a run or a checkpoint file

@@ -20,8 +20,8 @@ class DataConfig:
     """Folder of the data set; relative to the working folder."""
     format: str = "auto"
     """coco, yolo, voc or csv; auto (with data=auto) finds it out from the files and says so."""
-    classes: Any = None
-    """Which classes to learn: `[cat, dog]` keeps these, `{pet: [cat, dog], person: [person]}` joins some under a name.
+    classes: Optional[list[Any]] = None
+    """Which classes to learn: `[cat, dog]` keeps these, `[person, {pet: [cat, dog]}]` joins two of them under a name.
     Boxes of other classes are dropped, their pictures stay. A joined class has the lowest of its ids. null: all."""
     valid_fraction: Optional[float] = None
     """Where there is no valid split: the share of the train split's pictures that is cut off as one."""
@@ -74,20 +74,24 @@ class DataConfig:
         self._check_classes()
 
     def _check_classes(self) -> None:
-        groups = list(self.classes.values()) if isinstance(self.classes, dict) else [self.classes]
-        names = [name for group in groups for name in (group if isinstance(group, list) else [None])]
+        names = [name for _, group in self._class_groups() for name in (group if isinstance(group, list) else [None])]
         if self.classes is not None and not (names and all(isinstance(name, (str, int, float)) for name in names)):
-            raise UserError(f"data.classes={self.classes}: give names, [cat, dog], or joined ones, {{pet: [cat, dog]}}")
+            raise UserError(
+                f"data.classes={self.classes}: give names, and lists of names to join: [cat, {{b: [c, d]}}]"
+            )
         twice = [name for name, count in Counter(map(str, names)).items() if count > 1]
         require(not twice, "data.classes", self.classes, f"names {', '.join(twice)} twice; give each name once")
+
+    def _class_groups(self) -> list[tuple[Any, Any]]:
+        """Each class with the names of its categories."""
+        groups = [entry if isinstance(entry, dict) else {entry: [entry]} for entry in self.classes or []]
+        return [pair for group in groups for pair in group.items()]
 
     @property
     def class_of_name(self) -> dict[str, str] | None:
         """The class of each category that `classes` keeps, by the category's name; None where all are kept."""
-        if self.classes is None:
-            return None
-        groups = self.classes if isinstance(self.classes, dict) else {name: [name] for name in self.classes}
-        return {str(name): str(group) for group, names in groups.items() for name in names}
+        pairs = {str(name): str(class_name) for class_name, names in self._class_groups() for name in names}
+        return None if self.classes is None else pairs
 
 
 @dataclass

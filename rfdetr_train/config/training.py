@@ -212,7 +212,7 @@ class FreezeConfig:
     """Parts of the model that do not train, or not at first."""
 
     encoder: FreezePartConfig = field(default_factory=FreezePartConfig)
-    """The vision transformer."""
+    """The backbone; with model.lora_rank its adapters, the rest being frozen anyway."""
     projector: FreezePartConfig = field(default_factory=FreezePartConfig)
     """The projector behind it."""
     decoder: FreezePartConfig = field(default_factory=FreezePartConfig)

@@ -19,7 +19,7 @@ from rfdetr_train.errors import UserError
 
 try:
     import simplejpeg
-except ImportError:
+except ModuleNotFoundError:
     simplejpeg = None
 
 MAX_MEGAPIXELS = 150.0
@@ -99,8 +99,7 @@ def image_size(path: str | os.PathLike) -> tuple[int, int]:
     """
     with _opened(path, math.inf) as image:
         width, height = image.size
-        exif = Image.Image.getexif(image)  # a PNG's own would decode it, to look behind its pixels
-        return (width, height) if exif.get(ExifTags.Base.Orientation) in _QUARTER_TURNS else (height, width)
+        return (width, height) if _orientation(image) in _QUARTER_TURNS else (height, width)
 
 
 @contextmanager
@@ -140,7 +139,8 @@ def _orientation(image: Image.Image) -> int:
     if image.format == "TIFF":
         return 1  # Pillow turns these itself
     try:
-        return image.getexif().get(ExifTags.Base.Orientation, 1)
+        exif = Image.Image.getexif(image)  # a PNG's own would decode it, to look behind its pixels
+        return exif.get(ExifTags.Base.Orientation, 1)
     except Exception:  # broken EXIF data, of a picture that may be whole
         return 1
 

@@ -131,8 +131,13 @@ def training_scales(resolution_px: int, stride_px: int) -> list[int]:
     return [stride_px * n for n in range(max(centre - _SCALE_STEPS, _FEWEST_STRIDES), centre + _SCALE_STEPS + 1)]
 
 
-def source_side_px(largest_side_px: int, augmentation: AugmentationConfig) -> int:
-    """The longest side in pixels to which views of at most `largest_side_px` resize the shorter side of a picture."""
+def source_side_px(largest_side_px: int, augmentation: AugmentationConfig) -> int | None:
+    """The longest side in pixels to which views of at most `largest_side_px` resize the shorter side of a picture.
+
+    None where a small part of the picture may fill the view: then all of its pixels are wanted.
+    """
+    if augmentation.iou_crop:
+        return None
     return max(largest_side_px, max(SHORT_SIDES_PX) if augmentation.resize_crop else 0)
 
 

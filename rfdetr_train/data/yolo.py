@@ -86,7 +86,7 @@ class YoloReader(Reader):
 def _label_paths(root: Path, file_name: str) -> list[Path]:
     """Where YOLO looks: the last folder `images` of the path replaced by `labels`, else beside the picture."""
     beside = os.path.splitext(file_name)[0] + ".txt"
-    replaced = re.sub(rf"(^|.*[{_SEPARATORS}])images([{_SEPARATORS}])", r"\1labels\2", beside)
+    replaced = re.sub(rf"^(.*[{_SEPARATORS}])?images([{_SEPARATORS}])", r"\1labels\2", beside)  # greedy: the last one
     return [root / replaced, root / beside]
 
 

@@ -29,7 +29,7 @@ def add_adapters(backbone: nn.Module, config: ModelConfig) -> None:
     require(bool(layers), "model.lora_rank", config.lora_rank, none)
     for module in backbone.modules():
         if hasattr(module, "qkv_bias_separate"):  # timm otherwise takes the layer's weight, past its adapter
-            module.__dict__["qkv_bias_separate"] = True
+            module.qkv_bias_separate = True  # type: ignore[assignment]
     alpha = config.lora_rank if config.lora_alpha is None else config.lora_alpha
     inject_adapter_in_model(
         LoraConfig(r=config.lora_rank, lora_alpha=alpha, lora_dropout=config.lora_dropout, target_modules=layers),

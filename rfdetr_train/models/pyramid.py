@@ -13,6 +13,7 @@ from rfdetr_train.models.timm_network import create_network
 
 STRIDES_PX = (8, 16, 32)
 PROBE_PX = 64
+NO_MAPS = "is no plain vision transformer, nor has it maps at strides 8, 16 and 32 for pictures of any size"
 
 
 class Pyramid(nn.Module):
@@ -22,13 +23,15 @@ class Pyramid(nn.Module):
         super().__init__()
         self.name = config.backbone
         try:
-            self.net = create_network(config, pretrained, dynamic_img_size=True)  # Swin would take one size only
+            self.net = create_network(config, pretrained, strict_img_size=False)  # Swin would take one size only
         except TypeError:  # others take any size without being asked
             self.net = create_network(config, pretrained)
         info = getattr(self.net, "feature_info", [])
         index_of = {one["reduction"]: index for index, one in enumerate(info)}
-        if not index_of.keys() >= set(STRIDES_PX) or not hasattr(self.net, "group_matcher"):
-            raise self._is_none()
+        if not index_of.keys() >= set(STRIDES_PX):
+            raise self._refusal()
+        if not hasattr(self.net, "group_matcher"):
+            raise self._refusal("has no groups of layers in timm, which learning rates go by")
         self.indices = [index_of[stride] for stride in STRIDES_PX]
         self.channels = [info[index]["num_chs"] for index in self.indices]
         self.net.prune_intermediate_layers(self.indices, prune_norm=True)
@@ -52,14 +55,12 @@ class Pyramid(nn.Module):
         try:
             shapes = [tuple(one.shape[1:]) for one in self(images)]
         except (RuntimeError, AssertionError) as error:
-            raise self._is_none() from error
+            raise self._refusal() from error
         sides = [PROBE_PX // stride for stride in STRIDES_PX]
         if shapes != [(c, side, side) for c, side in zip(self.channels, sides, strict=True)]:
-            raise self._is_none()
+            raise self._refusal()
         self.train()
 
-    def _is_none(self) -> UserError:
-        return UserError(
-            f"model.backbone={self.name}: is no plain vision transformer, nor has it maps at strides 8, 16 and 32 for "
-            "pictures of any size; choose another, such as resnet50, convnext_tiny or swin_tiny_patch4_window7_224"
-        )
+    def _refusal(self, reason: str = NO_MAPS) -> UserError:
+        others = "choose another, such as resnet50, convnext_tiny or swin_tiny_patch4_window7_224"
+        return UserError(f"model.backbone={self.name}: {reason}; {others}")

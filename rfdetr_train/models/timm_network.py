@@ -22,9 +22,9 @@ def create_network(config: ModelConfig, pretrained: bool, **sizes: Any) -> Any:
         raise UserError(f"model.backbone={name}: timm has no such model; the nearest names are {nearest}")
     try:
         return timm.create_model(name, pretrained, num_classes=0, in_chans=config.input_channels, **sizes)
-    except TypeError:
-        raise
     except Exception as error:  # timm's assertions, and whatever a hub raises that cannot be reached
+        if isinstance(error, TypeError) and sizes:
+            raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
         if not pretrained:
             raise UserError(

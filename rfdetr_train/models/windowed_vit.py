@@ -150,6 +150,10 @@ def plain_vision_transformer(config: ModelConfig, pretrained: bool) -> VisionTra
         raise other_kind from error
     if type(vit) not in (VisionTransformer, Eva) or type(vit.patch_embed) is not PatchEmbed:
         raise other_kind
+    table = config.position_grid is None or vit.pos_embed is not None
+    require(
+        table, "model.position_grid", config.position_grid, f"{config.backbone} has no table of positions; set null"
+    )
     vit.reset_classifier(0, "")  # some pool by attention
     if isinstance(vit.norm, nn.Identity):  # others have their last norm behind the pooling
         vit.norm, vit.fc_norm = vit.fc_norm, nn.Identity()

@@ -39,7 +39,7 @@ def yolo_root(tmp_path: Path) -> Path:
 
 
 def test_a_run_with_its_own_cut_and_classes(yolo_root: Path, tmp_path: Path) -> None:
-    keys = ["data=auto", f"data.root={yolo_root}", "data.valid_fraction=0.3", "data.classes={pet:[dog,cat]}"]
+    keys = ["data=auto", f"data.root={yolo_root}", "data.valid_fraction=0.3", "data.classes=[{pet:[dog,cat]}]"]
     run_dir, evaluation_dir = tmp_path / "run", tmp_path / "evaluation"
     run_dir.mkdir()
     evaluation_dir.mkdir()
@@ -72,9 +72,9 @@ def test_the_same_data_set_is_read_the_same_way(tmp_path: Path) -> None:
 
 
 def test_another_data_set_has_its_own_format_and_splits(tmp_path: Path) -> None:
-    run = saved(tmp_path / "a", format="csv", classes={"b": ["a"]}, valid_fraction=0.5)
+    run = saved(tmp_path / "a", format="csv", classes=[{"b": ["a"]}], valid_fraction=0.5)
     data = choose_data(evaluation(root=str(tmp_path / "b"), on_error="skip"), run)
-    assert (data.format, data.classes, data.valid_fraction, data.on_error) == ("auto", {"b": ["a"]}, None, "skip")
+    assert (data.format, data.classes, data.valid_fraction, data.on_error) == ("auto", [{"b": ["a"]}], None, "skip")
     assert choose_data(evaluation(root=str(tmp_path / "b"), format="yolo"), run).format == "yolo"
 
 

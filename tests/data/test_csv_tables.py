@@ -121,6 +121,7 @@ def test_fractions_are_refused(tmp_path, write_csv, read):
     [
         ("a.png,1,1,9,9\n", ":1: must have image"),
         (",1,1,9,9,cell\n", ":1: must have image"),
+        ("image,class,y2,x2,y1,x1\na.png,cell,9,9,1\n", ":2: must have image"),
         ("a.png,1,1,9,nan,cell\n", ":1: y2 must be a number, not 'nan'"),
         ("a.png,1,1,9,,cell\n", ":1: y2 must be a number, not ''"),
         (f"{PLAIN}a.png,x,1,9,9,cell\n", ":3: x1 must be a number, not 'x'"),

@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pytest
 
+from rfdetr_train.cli import compose_config
 from rfdetr_train.config import CocoDataConfig, DataConfig, YoloDataConfig
 from rfdetr_train.data.dataset import READERS, cut_valid, open_reader, read_raw, read_split
 from rfdetr_train.errors import UserError
@@ -179,7 +180,7 @@ def test_a_subset_of_classes(tmp_path, write_animals, read):
 
 def test_joined_classes(tmp_path, write_animals, read):
     write_animals(tmp_path)
-    dataset = read(tmp_path, classes={"vehicle": ["car"], "animal": ["dog", "cow", "cat"]})
+    dataset = read(tmp_path, classes=[{"vehicle": ["car"], "animal": ["dog", "cow", "cat"]}])
     assert dataset.label_map == ((2, 7), ("animal", "vehicle"))
     assert dataset.splits["valid"].labels.tolist() == [0, 0, 0, 1, 0]
     assert {a["category_id"] for a in dataset.splits["valid"].to_coco()["annotations"]} == {2, 7}
@@ -188,8 +189,8 @@ def test_joined_classes(tmp_path, write_animals, read):
 
 def test_names_may_be_swapped_and_kept(tmp_path, write_animals, read):
     write_animals(tmp_path)
-    assert read(tmp_path, classes={"dog": ["cat"], "cat": ["dog"]}).label_map == ((2, 5), ("dog", "cat"))
-    assert read(tmp_path, classes={"cat": ["cat", "dog"]}).label_map == ((2,), ("cat",))
+    assert read(tmp_path, classes=[{"dog": ["cat"]}, {"cat": ["dog"]}]).label_map == ((2, 5), ("dog", "cat"))
+    assert read(tmp_path, classes=["car", {"cat": ["cat", "dog"]}]).label_map == ((2, 7), ("cat", "car"))
 
 
 def test_names_that_are_numbers(tmp_path, write_animals, read):
@@ -200,7 +201,7 @@ def test_names_that_are_numbers(tmp_path, write_animals, read):
 def test_a_saved_label_map_takes_the_joined_name_too(tmp_path, write_animals):
     """Another data set may call the joined class by its name."""
     write_animals(tmp_path, categories=[{**c, "name": "animal" if c["id"] == 5 else c["name"]} for c in ANIMALS])
-    config = CocoDataConfig(root=str(tmp_path), classes={"animal": ["dog", "cat"], "vehicle": ["car"]})
+    config = CocoDataConfig(root=str(tmp_path), classes=[{"animal": ["dog", "cat"]}, {"vehicle": ["car"]}])
     split = read_split(config, "valid", LabelMap((2, 7), ("animal", "vehicle")))
     assert split.labels.tolist() == [0, 0, 1]
     assert split.dropped["boxes_of_other_classes"] == 2
@@ -211,7 +212,7 @@ def test_a_saved_label_map_takes_the_joined_name_too(tmp_path, write_animals):
     [
         (["dog", "kat"], "has no class 'kat'; did you mean cat?"),
         (["zebra"], "has no class 'zebra'; its classes are car, cat, cow, dog"),
-        ({"car": ["dog", "cat"]}, "'car' is a class of the data set as well, but none of those that it joins"),
+        ([{"car": ["dog", "cat"]}], "'car' is a class of the data set as well, but none of those that it joins"),
     ],
 )
 def test_classes_that_do_not_fit(tmp_path, write_animals, read, classes, message):
@@ -222,13 +223,13 @@ def test_classes_that_do_not_fit(tmp_path, write_animals, read, classes, message
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("classes", ["cat", [], {}, {"a": "cat"}, {"a": []}, [["cat"]], [None], {"a": [{"b": 1}]}, 3])
+@pytest.mark.parametrize("classes", [[], [{}], [{"a": "cat"}], [{"a": []}], [None], [{"a": [{"b": 1}]}], [{"a": None}]])
 def test_classes_of_a_wrong_form(classes):
     with pytest.raises(UserError, match=r"data\.classes=.*: give names"):
         DataConfig(name="auto", root="x", classes=classes)
 
 
-@pytest.mark.parametrize("classes", [["cat", "dog", "cat"], {"a": ["cat"], "b": ["dog", "cat"]}])
+@pytest.mark.parametrize("classes", [["cat", "dog", "cat"], ["cat", {"b": ["dog", "cat"]}]])
 def test_a_class_named_twice(classes):
     with pytest.raises(UserError, match="cat twice"):
         DataConfig(name="auto", root="x", classes=classes)
@@ -273,3 +274,17 @@ def test_a_cut_splits_nothing_else(tmp_path, write_twenty, read):
     boxes = np.concatenate([part.boxes_xywh for part in parts.values()])
     assert sorted(boxes.tolist()) == whole.boxes_xywh.tolist()
     assert {part.label_map for part in parts.values()} == {whole.label_map}
+
+
+@pytest.mark.parametrize(
+    ("override", "class_of_name"),
+    [
+        ("data.classes=[cat,traffic light]", {"cat": "cat", "traffic light": "traffic light"}),
+        ("data.classes=[person,{pet:[cat,dog]},3]", {"person": "person", "cat": "pet", "dog": "pet", "3": "3"}),
+        ('data.classes=["a,b",{my pet:["e:f",\'g=h\']}]', {"a,b": "a,b", "e:f": "my pet", "g=h": "my pet"}),
+        ("data.classes=null", None),
+    ],
+)
+def test_classes_on_the_command_line(override, class_of_name):
+    config = compose_config("train", ["data=auto", "data.root=x", "data.classes=[{other:[one,two]}]", override])
+    assert config.data.class_of_name == class_of_name

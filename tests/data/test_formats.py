@@ -82,7 +82,7 @@ def write_all(coco_root: Path, root: Path) -> None:
     for split in ("train", "valid"):
         table = json.loads((coco_root / split / "_annotations.coco.json").read_text())
         for name, write in WRITERS.items():
-            (root / name).mkdir(exist_ok=True)
+            (root / name).mkdir(parents=True, exist_ok=True)
             write(root / name, split, table, coco_root / split)
     (root / "coco").symlink_to(coco_root)
 
@@ -152,6 +152,20 @@ def check_all_formats(root: Path, read, config) -> None:
 def test_a_small_set_in_four_formats(synthetic_root, tmp_path, read, small_config):
     write_all(synthetic_root, tmp_path)
     check_all_formats(tmp_path, read, small_config())
+
+
+@pytest.mark.parametrize("folder", ["数据 集/é#1 (копия)", "a,b=c/{0} %20 [x]*?"])
+def test_any_root_in_any_spelling(synthetic_root, tmp_path, read, monkeypatch, folder):
+    """Absolute, relative, with a slash behind it, through a link: the same data set, its pictures found."""
+    write_all(synthetic_root, tmp_path / folder)
+    (tmp_path / "link").symlink_to(tmp_path / folder)
+    monkeypatch.chdir(tmp_path)
+    for name in ("coco", *WRITERS):
+        truth = read(tmp_path / folder / name).splits["train"].to_coco()
+        for root in (f"{folder}/{name}", f"./{folder}/{name}/", f"{tmp_path}/{folder}/{name}/", f"link/{name}"):
+            train = read(root).splits["train"]
+            assert train.to_coco() == truth, root
+            assert all(train.path(i).is_file() for i in range(len(train))), root
 
 
 def test_bccd_in_four_formats(bccd_root, tmp_path, read, small_config):

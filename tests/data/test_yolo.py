@@ -97,7 +97,7 @@ def test_spellings_of_data_yaml(tmp_path, write_yolo, read, yaml):
     assert content(read(root)) == content(read(tmp_path / "plain"))
 
 
-@pytest.mark.parametrize("layout", ["{1}/{0}", "{0}", "{0}/deep/{1}"])
+@pytest.mark.parametrize("layout", ["{1}/{0}", "{0}", "{0}/deep/{1}", "images/{0}/{1}"])
 def test_layouts(tmp_path, write_yolo, read, layout):
     write_yolo(tmp_path / "plain", PLAIN)
     folders = [layout.format(split, "images") for split in ("train", "valid")]

@@ -5,7 +5,15 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from rfdetr_train.config import TRANSFORMER_KEYS, AdamWConfig, EvaluationConfig, ModelConfig, TrainConfig, TrainerConfig
+from rfdetr_train.config import (
+    TRANSFORMER_KEYS,
+    AdamWConfig,
+    AugmentationConfig,
+    EvaluationConfig,
+    ModelConfig,
+    TrainConfig,
+    TrainerConfig,
+)
 from rfdetr_train.config.training import AveragingConfig, EmaConfig
 from rfdetr_train.criterion import Criterion
 from rfdetr_train.engine.auto_batch import find_batch_size, memory_budget
@@ -26,6 +34,7 @@ def batch_that_fits(model: RFDETR, gib: float, average: AveragingConfig | None =
     config = TrainConfig(
         model=model.config,
         optimizer=AdamWConfig(),
+        augmentation=AugmentationConfig(name="none"),
         ema=average or EmaConfig(),
         evaluation=EvaluationConfig(),
         trainer=TrainerConfig(batch_size="auto", memory_budget_gib=gib),

@@ -53,6 +53,11 @@ def test_networks_without_such_maps_are_refused_with_the_remedy(pyramid_config, 
         Pyramid(pyramid_config(backbone=name))
 
 
+def test_a_network_without_groups_of_layers_is_refused(pyramid_config):
+    with torch.device("meta"), pytest.raises(UserError, match=r"poolformer_s12: has no groups of layers in timm"):
+        Pyramid(pyramid_config(backbone="poolformer_s12"))
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("steps", [-2, -1, 0, 1, 2])
 def test_resizers_keep_what_is_even(steps):

@@ -86,6 +86,11 @@ def test_feature_blocks_are_the_ends_of_the_quarters_unless_given(toy_config):
     assert blocks == {12: (3, 6, 9, 12), 8: (2, 4, 6, 8), 6: (2, 3, 5, 6), 2: (1, 2)}
 
 
+def test_a_table_of_positions_is_refused_where_there_is_none(toy_config):
+    with pytest.raises(UserError, match=r"model.position_grid=5: vit_small_patch16_dinov3 has no table"):
+        WindowedViT(replace(toy_config, backbone="vit_small_patch16_dinov3", position_grid=5))
+
+
 FAMILIES = {
     "vit_small_patch14_dinov2": "class token with a position",
     "vit_small_patch14_reg4_dinov2": "class token and registers without",
