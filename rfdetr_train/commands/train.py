@@ -250,7 +250,7 @@ def build_trainer(
         placement=Placement.of(config.data.resize, config.model),
     )
     trackers = stack.enter_context(Trackers(config.logger, run_dir, dataclasses.asdict(config)))
-    recorder = Recorder(run_dir, progress, plots, length, every, config.logger, trackers)
+    recorder = Recorder(run_dir, progress, plots, length, every, config.logger, trackers, run.precision.device)
     return Trainer(run, step, loader, validator, recorder, saver, signals)
 
 

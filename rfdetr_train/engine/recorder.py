@@ -4,9 +4,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rfdetr_train.config import LoggerConfig
 from rfdetr_train.data.sample import Batch
 from rfdetr_train.engine.loop_state import LoopState
+from rfdetr_train.engine.memory import memory_gib
 from rfdetr_train.engine.run_length import RunLength
 from rfdetr_train.engine.run_plots import RunPlots
 from rfdetr_train.engine.step import StepResult
@@ -30,6 +33,7 @@ class Recorder:
         log_every_steps: int,
         config: LoggerConfig,
         trackers: Trackers,
+        device: torch.device,
     ) -> None:
         self.run_dir = run_dir
         self.files = MetricsFiles(run_dir)
@@ -39,6 +43,7 @@ class Recorder:
         self.log_every_steps = log_every_steps
         self.config = config
         self.trackers = trackers
+        self.device = device
         for row in self.files.rows():  # a resumed run is whole in its trackers
             trackers.log(row)
         self._validations: dict[str, Validation] = {}  # by kind of weights, of the evaluation in progress
@@ -71,6 +76,7 @@ class Recorder:
             **({"group_norms": result.group_norms} if result.group_norms else {}),
             "images_per_s": self._images / (time.perf_counter() - self._since),
             "scale_px": scale_px,
+            "memory_gib": memory_gib(self.device),
         }
         self.progress.step(record)
         if self._is_logged(state.step, state.position):

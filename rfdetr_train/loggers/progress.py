@@ -14,6 +14,7 @@ from rfdetr_train.loggers.track import Bars, Clock, LineCounter
 
 log = logging.getLogger(__name__)
 
+SHOWN_PARTS = ("class", "box", "giou")  # of the last layer; metrics.jsonl has those of every layer
 WIDE_TERMINAL = 120  # columns from which on the parts of the loss have room beside the bar
 
 
@@ -76,17 +77,18 @@ class Progress(ABC):
         return _duration((self._clock() - self._started) / done * (self.total_steps - self.steps_done))
 
     def step_text(self, with_parts: bool) -> str:
-        """`loss 12.34  lr 1.00e-04  12.3 img/s`, with the parts of the loss where they have room."""
+        """`loss 12.34  lr 1.00e-04  12.3 img/s  1.2 GiB`, with parts of the loss where they have room."""
         record = self._record
         texts = [f"loss {_number(record['loss'])}"] if "loss" in record else []
         if with_parts:
-            parts = {key.removeprefix("loss_"): value for key, value in record.items() if key.startswith("loss_")}
-            texts += [f"{part} {_number(value)}" for part, value in parts.items()]
+            texts += [f"{part} {_number(record[f'loss_{part}'])}" for part in SHOWN_PARTS if f"loss_{part}" in record]
         if record.get("lr"):
             lr = record["lr"]
             texts.append(f"lr {max(lr.values()) if isinstance(lr, Mapping) else lr:.2e}")
         if record.get("images_per_s") is not None:
             texts.append(f"{record['images_per_s']:.1f} img/s")
+        if record.get("memory_gib") is not None:
+            texts.append(f"{record['memory_gib']:.1f} GiB")
         return "  ".join(texts)
 
     @abstractmethod

@@ -10,7 +10,10 @@ from rfdetr_train.loggers.files import read_metrics
 
 
 def rows_without_speed(run_dir: Path) -> list[dict]:
-    return [{k: v for k, v in row.items() if k != "images_per_s"} for row in read_metrics(run_dir / "metrics.jsonl")]
+    return [
+        {k: v for k, v in row.items() if k not in ("images_per_s", "memory_gib")}
+        for row in read_metrics(run_dir / "metrics.jsonl")
+    ]
 
 
 def equal_to_the_bit(a: Any, b: Any) -> bool:
