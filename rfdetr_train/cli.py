@@ -13,7 +13,7 @@ from typing import Any
 from rfdetr_train import __version__
 from rfdetr_train.errors import Interrupted, JobFailed, UserError, did_you_mean
 
-COMMANDS = ("train", "evaluate", "predict", "export")
+COMMANDS = ("train", "evaluate", "predict", "export", "doctor")
 FOLDER_COMMANDS = ("report", "compare")
 """Commands that take run folders and no config."""
 PACKAGE = Path(__file__).resolve().parent
@@ -125,7 +125,7 @@ def _prepare_hydra() -> None:
 def _run_label(job_name: str, *, _root_: Any) -> str:
     """`nano` for a training run, `evaluate` for an evaluation."""
     model = _root_.get("model")
-    return str(model.name) if model is not None else job_name
+    return str(model.name) if model is not None and job_name != "doctor" else job_name
 
 
 class _Task:

@@ -20,6 +20,7 @@ Examples
   python -m rfdetr_train evaluate checkpoint=RUN                    score a run or a checkpoint file
   python -m rfdetr_train predict checkpoint=RUN source=FOLDER       or a picture, a pattern, a video
   python -m rfdetr_train export checkpoint=RUN format=onnx          or torch_export, safetensors, reference
+  python -m rfdetr_train doctor data=auto data.root=PATH            what is wrong with a data set
   python -m rfdetr_train report RUN                                 make report.html again, also while it runs
   python -m rfdetr_train compare RUN RUN                            differing keys, curves, metrics
   python -m rfdetr_train RUN/config.yaml                            repeat a run
@@ -33,6 +34,10 @@ Flags
 
 Every key, its default and its meaning: rfdetr_train/config/, or --cfg job.
 """
+
+
+GROUP_COMMANDS = ("train", "doctor")
+"""Those that have groups to choose from."""
 
 
 def help_text(conf: Path, commands: Iterable[str]) -> str:
@@ -81,7 +86,7 @@ def _key_hint(key: str, command: str) -> str | None:
         return None
     if key in known:
         members = sorted(name for name in known if name.startswith(f"{key}."))
-        is_group = command == "train"
+        is_group = command in GROUP_COMMANDS
         return (
             None if is_group or not members else f"{key} is a section of {command}, its keys are {', '.join(members)}"
         )
@@ -96,7 +101,7 @@ def known_keys(command: str) -> set[str]:
     from rfdetr_train import schema
 
     keys = _dotted(schema.COMMANDS[command], "")
-    if command != "train":  # the other commands have no groups to choose from
+    if command not in GROUP_COMMANDS:
         return keys
     keys.add("experiment")
     for group, choices in schema.GROUPS.items():

@@ -50,6 +50,7 @@ COMMANDS: dict[str, type] = {
     "evaluate": config.EvaluateConfig,
     "predict": config.PredictConfig,
     "export": config.ExportConfig,
+    "doctor": config.DoctorConfig,
 }
 
 

@@ -97,6 +97,24 @@ class TrainConfig:
 
 
 @dataclass
+class DoctorConfig(TrainConfig):
+    """`python -m rfdetr_train doctor key=value ...`: the keys of the training run whose data set is examined, so that
+    one command line serves both. Of those, data, model, augmentation and seed matter here."""
+
+    preview: bool = False
+    """Show training pictures as the augmentation makes them."""
+    num_pictures: int = 8
+    """Pictures on a sheet, of each finding and of the preview."""
+    fail_on: str = "error"
+    """The least severity that makes the exit code 1: error or warning."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("", self, "num_pictures")
+        one_of("fail_on", self.fail_on, "error", "warning")
+
+
+@dataclass
 class EvaluateDataConfig:
     """Where `evaluate` finds its pictures."""
 

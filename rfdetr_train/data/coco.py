@@ -54,6 +54,7 @@ class CocoReader(Reader):
             areas=np.array(annotations.column(area_of), dtype=np.float64),
             crowd=np.array(annotations.column(is_crowd), dtype=bool),
             describe=lambda rows: "annotation ids " + listed(annotation_ids[list(rows)]),
+            box_ids=annotation_ids,
         )
 
 

@@ -44,8 +44,7 @@ def read_dataset(
     for name in splits:
         if name not in built:
             built |= _build(reader, sources[name], config, name, label_map)
-    kind = next(name for name, reader_class in READERS.items() if isinstance(reader, reader_class))
-    kind = kind if config.name == "auto" else config.name
+    kind = format_of(reader) if config.name == "auto" else config.name
     return Dataset(reader.root, {name: built[name] for name in splits}, label_map, kind)
 
 
@@ -101,6 +100,11 @@ def find_format(readers: Mapping[str, Reader], root: Path) -> str:
     ((name, evidence),) = found.items()
     log.info("%s: format %s, for there is %s", root, name, evidence.relative_to(root))
     return name
+
+
+def format_of(reader: Reader) -> str:
+    """The name of a reader's format."""
+    return next(name for name, reader_class in READERS.items() if isinstance(reader, reader_class))
 
 
 def _layouts(names: Iterable[str]) -> str:

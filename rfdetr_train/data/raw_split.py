@@ -39,6 +39,8 @@ class RawSplit:
     """bool (M,): a region that counts in evaluation but is no training target."""
     describe: Callable[[Sequence[int]], str]
     """Names boxes, given as rows of the arrays, so that their owner finds them in the files."""
+    box_ids: np.ndarray | None = None
+    """int64 (M,), the file's own; nothing goes by them."""
 
 
 class NamedBox(NamedTuple):

@@ -94,20 +94,25 @@ class Reader(ABC):
         raise UserError(f"{source}: {str(path)!r} leads out of {self.root}; {remedy}")
 
     def sizes_px(self, paths: Sequence[Path]) -> np.ndarray:
-        """int64 (n, 2), (height, width) upright, from the headers; UNKNOWN_SIZE_PX where there is none."""
-        groups = [paths[start : start + _PICTURES_AT_ONCE] for start in range(0, len(paths), _PICTURES_AT_ONCE)]
-        sizes: list[tuple[int, int]] = []
-        with ThreadPoolExecutor(_THREADS) as pool:
-            for group in pool.map(lambda group: [_size_px(path) for path in group], groups):
-                sizes += group
-                if self._progress is not None:
-                    self._progress(len(sizes), len(paths))
-        return np.array(sizes, dtype=np.int64).reshape(-1, 2)
+        """As `sizes_of_pictures`, with this reader's progress."""
+        return sizes_of_pictures(paths, self._progress)
 
 
 def _local(name: str) -> str:
     """Windows tools write `images\\a.jpg`."""
     return name if os.sep == "\\" else name.replace("\\", "/")
+
+
+def sizes_of_pictures(paths: Sequence[Path], progress: Progress | None = None) -> np.ndarray:
+    """int64 (n, 2), (height, width) upright, from the headers; UNKNOWN_SIZE_PX where there is none."""
+    groups = [paths[start : start + _PICTURES_AT_ONCE] for start in range(0, len(paths), _PICTURES_AT_ONCE)]
+    sizes: list[tuple[int, int]] = []
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for group in pool.map(lambda group: [_size_px(path) for path in group], groups):
+            sizes += group
+            if progress is not None:
+                progress(len(sizes), len(paths))
+    return np.array(sizes, dtype=np.int64).reshape(-1, 2)
 
 
 def _size_px(path: Path) -> tuple[int, int]:

@@ -14,7 +14,7 @@ SHORT_SIDES_PX = (400, 500, 600)  # resize before the crop: of the shorter side
 _CROP_SIDES_PX = (384, 600)  # smallest and largest side of the square crop
 _IOU_FLOORS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
 _WINDOWS = 40  # tried by iou_crop
-_SMALLEST_WINDOW = 0.3  # share of the picture's side
+SMALLEST_WINDOW = 0.3  # share of the picture's side
 _LUMA = torch.tensor([0.299, 0.587, 0.114])
 _HUE_RADIANS = math.pi / 5  # largest turn at a strength of 1
 
@@ -44,7 +44,7 @@ def iou_crop(canvas: Canvas, rng: np.random.Generator, min_visible: float) -> Ca
     one in which no window of 40 will do stays whole.
     """
     floor = rng.choice(_IOU_FLOORS)
-    shares = rng.uniform(_SMALLEST_WINDOW, 1.0, (_WINDOWS, 2))
+    shares = rng.uniform(SMALLEST_WINDOW, 1.0, (_WINDOWS, 2))
     sides = np.ceil(shares * canvas.size_px).astype(np.int64)
     corners = (rng.random((_WINDOWS, 2)) * (canvas.size_px - sides + 1)).astype(np.int64)
     suits = np.abs(np.log2(shares[:, 0] / shares[:, 1])) <= 1

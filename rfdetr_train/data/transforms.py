@@ -5,6 +5,7 @@ resize, random square crop, resize; then a left-right flip. The other stages are
 Letters: n boxes of a picture, H x W pixels of the view.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,16 @@ from rfdetr_train.data.canvas import Canvas, Source, canvas_of, fitted, padded
 from rfdetr_train.data.composites import copy_paste, mixup, mosaic
 from rfdetr_train.data.placement import STRETCH, Placement, SizePx
 from rfdetr_train.data.sample import Batch
-from rfdetr_train.data.stages import SHORT_SIDES_PX, affine, iou_crop, photometric, quarter_turn, resize_crop, zoom_out
+from rfdetr_train.data.stages import (
+    SHORT_SIDES_PX,
+    SMALLEST_WINDOW,
+    affine,
+    iou_crop,
+    photometric,
+    quarter_turn,
+    resize_crop,
+    zoom_out,
+)
 from rfdetr_train.data.user_transforms import Transform, apply_transforms
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -131,13 +141,10 @@ def training_scales(resolution_px: int, stride_px: int) -> list[int]:
     return [stride_px * n for n in range(max(centre - _SCALE_STEPS, _FEWEST_STRIDES), centre + _SCALE_STEPS + 1)]
 
 
-def source_side_px(largest_side_px: int, augmentation: AugmentationConfig) -> int | None:
-    """The longest side in pixels to which views of at most `largest_side_px` resize the shorter side of a picture.
-
-    None where a small part of the picture may fill the view: then all of its pixels are wanted.
-    """
-    if augmentation.iou_crop:
-        return None
+def source_side_px(largest_side_px: int, augmentation: AugmentationConfig) -> int:
+    """The longest side in pixels to which views of at most `largest_side_px` resize the shorter side of a picture."""
+    if augmentation.iou_crop:  # the smallest window fills a view
+        largest_side_px = math.ceil(largest_side_px / SMALLEST_WINDOW)
     return max(largest_side_px, max(SHORT_SIDES_PX) if augmentation.resize_crop else 0)
 
 

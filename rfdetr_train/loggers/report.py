@@ -1,17 +1,14 @@
 """report.html: a run on one page that opens offline, made from the files of its folder at any time."""
 
-import base64
-import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rfdetr_train.atomic_file import replacing
 from rfdetr_train.errors import UserError
 from rfdetr_train.loggers import diagnosis_plots, plots
-from rfdetr_train.loggers.figure import as_svg
 from rfdetr_train.loggers.files import EVALUATION_NAME, METRICS_NAME, SUMMARY_NAME, read_metrics
+from rfdetr_train.loggers.page import as_figures, as_jpeg, write_page
 
 REPORT_NAME = "report.html"
 TILES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR100")
@@ -21,7 +18,6 @@ SHEETS = {
     "valid_worst": "The worst validation pictures, by F1 at IoU 0.5",
     "valid_best": "The best ones",
 }
-JPEG_QUALITY = 82  # of the sheets; as PNG they would be most of the page
 
 
 def write_report(run_dir: Path) -> Path:
@@ -33,43 +29,24 @@ def write_report(run_dir: Path) -> Path:
     evaluation = _read_json(run_dir / EVALUATION_NAME)
     if not rows and not evaluation:
         raise UserError(f"{run_dir}: no run to report: neither {METRICS_NAME} nor {EVALUATION_NAME} is there")
-    path = run_dir / REPORT_NAME
-    with replacing(path) as file:
-        file.write(_page(run_dir, rows, evaluation).encode("utf-8", "xmlcharrefreplace"))
-    return path
-
-
-def _page(run_dir: Path, rows: list[dict], evaluation: dict[str, Any]) -> str:
     summary = _read_json(run_dir / SUMMARY_NAME)
     config_file = run_dir / "config.yaml"
     diagnosis = evaluation.get("diagnosis")
-    return _template().render(
+    return write_page(
+        run_dir / REPORT_NAME,
+        "report.html.jinja",
         name=run_dir.name,
         status=summary.get("status") or ("running" if rows else "evaluated"),
         facts=_facts(summary, rows, evaluation),
         tiles={key: evaluation[key] for key in TILES if key in evaluation},
-        curves=_figures(plots.FIGURES, rows),
-        findings=_figures(diagnosis_plots.FIGURES, diagnosis) if diagnosis else {},
+        curves=as_figures(plots.FIGURES, rows),
+        findings=as_figures(diagnosis_plots.FIGURES, diagnosis) if diagnosis else {},
         classes=_classes(evaluation),
-        sheets={SHEETS[name]: _as_jpeg(run_dir / "plots" / f"{name}.png") for name in SHEETS
+        sheets={SHEETS[name]: as_jpeg(run_dir / "plots" / f"{name}.png") for name in SHEETS
                 if (run_dir / "plots" / f"{name}.png").is_file()},
         config=config_file.read_text(encoding="utf-8") if config_file.is_file() else "",
         environment=summary.get("versions", {}),
     )  # fmt: skip
-
-
-def _template() -> Any:
-    from jinja2 import Environment, PackageLoader
-
-    environment = Environment(loader=PackageLoader("rfdetr_train.loggers", "."), autoescape=True, trim_blocks=True)
-    environment.filters["number"] = _number
-    return environment.get_template("report.html.jinja")
-
-
-def _number(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value) if isinstance(value, int) else "n/a"
 
 
 def _facts(summary: Mapping[str, Any], rows: list[dict], evaluation: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,21 +72,6 @@ def _classes(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
     best = [curve["best"] or {} for curve in diagnosis.get("curves", [])[1:]]
     rows = evaluation.get("per_class", [])
     return [{**row, **at} for row, at in zip(rows, best or [{}] * len(rows), strict=True)]
-
-
-def _figures(draw: Mapping[str, Any], source: Any) -> dict[str, str]:
-    figures = {name: function(source) for name, function in draw.items()}
-    return {name: as_svg(figure) for name, figure in figures.items() if figure is not None}
-
-
-def _as_jpeg(path: Path) -> str:
-    """The picture as a data address."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    with Image.open(path) as image:
-        image.convert("RGB").save(buffer, "JPEG", quality=JPEG_QUALITY)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -40,6 +40,8 @@ class Picture:
     """(k,)."""
     scores: Any
     """(k,), from 0 to 1."""
+    title: str = ""
+    """Stands above it, in front of its counts."""
 
 
 def draw_sheet(
@@ -57,9 +59,11 @@ def draw_sheet(
     present = sorted({int(label) for p in shown for labels in (p.truth_labels, p.labels) for label in labels})
     figure = new_figure(CELL_PX * columns, (CELL_PX + TITLE_PX) * rows + 2 * LEGEND_ROW_PX)
     all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, picture, full in zip(all_axes, shown, pictures, strict=False):
+    for number, (axes, picture, full) in enumerate(zip(all_axes, shown, pictures, strict=False)):
         _draw_picture(axes, picture, names)
-        axes.set_title(_title(picture, full, min_score), fontsize=9, loc="left")
+        title = drawable(full.title, number, longest=48) if full.title else ""
+        text = f"{title}  {_title(picture, full, min_score)}".strip()
+        axes.set_title(text, fontsize=9, loc="left", parse_math=False, fontfamily=families(text))
     for axes in all_axes[len(pictures) :]:
         axes.set_axis_off()
     _add_legend(figure, present, names)

@@ -37,7 +37,7 @@ def draws(root: Path, **keys) -> list[float] | None:
 
 
 def joined(root: Path, folder: Path) -> Dataset:
-    return with_negatives(read_dataset(CocoDataConfig(root=str(root))), folder, max_megapixels=150.0)
+    return with_negatives(read_dataset(CocoDataConfig(root=str(root))), folder)
 
 
 def test_repeat_factors_by_hand(root, caplog):

@@ -12,7 +12,7 @@ from torchvision.transforms.v2 import functional
 from rfdetr_train.cli import compose_config, conf_dir
 from rfdetr_train.cli_help import option_names
 from rfdetr_train.config import STRONG_STAGES, WEAK_STAGES, AugmentationConfig
-from rfdetr_train.data.transforms import evaluation_view, normalise, training_scales, training_view
+from rfdetr_train.data.transforms import evaluation_view, normalise, source_side_px, training_scales, training_view
 
 NONE = AugmentationConfig(name="none")
 REFERENCE = AugmentationConfig(name="reference", horizontal_flip=0.5, resize_crop=0.5, multi_scale=True)
@@ -309,3 +309,9 @@ def test_one_channel_is_the_luminance_by_hand():
 def test_training_scales_are_the_references(resolution, patch, windows, expected):
     """The lists that rfdetr 1.11.2 draws from with its default expanded_scales."""
     assert training_scales(resolution, patch * windows) == expected
+
+
+def test_a_crop_wants_the_pixels_of_its_smallest_window():
+    assert source_side_px(384, FLIP_ONLY) == 384
+    assert source_side_px(384, REFERENCE) == 600
+    assert source_side_px(384, AugmentationConfig(name="iou", iou_crop=0.1)) == 1280  # 0.3 of it are 384
