@@ -65,7 +65,7 @@ def _bars(title: str, labels: list[str], heights: Mapping[str, list[float]], acr
     style_axes(axes)
     axes.set_title(title, loc="left", fontweight="bold")
     axes.set(xlabel=across, ylabel=up)
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(heights), frameon=False, fontsize=9)
     return figure
 
 

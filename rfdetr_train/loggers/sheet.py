@@ -66,7 +66,7 @@ def draw_sheet(
         axes.set_title(text, fontsize=9, loc="left", parse_math=False, fontfamily=families(text))
     for axes in all_axes[len(pictures) :]:
         axes.set_axis_off()
-    _add_legend(figure, present, names)
+    _add_legend(figure, present, names, with_predictions=any(len(picture.scores) for picture in pictures))
     save_figure(figure, Path(path))
 
 
@@ -151,13 +151,13 @@ def _colour(label: int) -> str:
     return PALETTE[int(label) % len(PALETTE)]
 
 
-def _add_legend(figure: Figure, labels: list[int], names: Sequence[str]) -> None:
+def _add_legend(figure: Figure, labels: list[int], names: Sequence[str], with_predictions: bool) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     handles: list[Any] = [
         Line2D([], [], color="#333", linestyle=(0, (3, 2)), linewidth=1.6, label="truth"),
-        Line2D([], [], color="#333", linewidth=1.4, label="prediction"),
+        *([Line2D([], [], color="#333", linewidth=1.4, label="prediction")] if with_predictions else []),
     ]
     handles += [Patch(color=_colour(label), label=_name(names, label)) for label in labels[:CLASSES_IN_LEGEND]]
     if len(labels) > CLASSES_IN_LEGEND:

@@ -12,7 +12,7 @@ from rfdetr_train.errors import UserError
 from rfdetr_train.models.timm_network import create_network
 
 STRIDES_PX = (8, 16, 32)
-PROBE_PX = 64
+PROBE_PX = (96, 64)
 NO_MAPS = "is no plain vision transformer, nor has it maps at strides 8, 16 and 32 for pictures of any size"
 
 
@@ -51,13 +51,13 @@ class Pyramid(nn.Module):
     def _check_maps(self, input_channels: int) -> None:
         """Some networks take pictures of one size only, or have maps of other sides than their strides say."""
         self.eval()
-        images = torch.zeros(1, input_channels, PROBE_PX, PROBE_PX)
+        images = torch.zeros(1, input_channels, *PROBE_PX)
         try:
             shapes = [tuple(one.shape[1:]) for one in self(images)]
         except (RuntimeError, AssertionError) as error:
             raise self._refusal() from error
-        sides = [PROBE_PX // stride for stride in STRIDES_PX]
-        if shapes != [(c, side, side) for c, side in zip(self.channels, sides, strict=True)]:
+        expected = zip(self.channels, STRIDES_PX, strict=True)
+        if shapes != [(channels, *(side // stride for side in PROBE_PX)) for channels, stride in expected]:
             raise self._refusal()
         self.train()
 

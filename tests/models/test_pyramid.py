@@ -43,9 +43,9 @@ def test_swin_takes_other_sizes_than_it_was_made_for(pyramid_config):
         ]
 
 
-@pytest.mark.parametrize("name", ["mixer_s16_224", "inception_v3", "coatnet_0_224", "levit_128"])
+@pytest.mark.parametrize("name", ["mixer_s16_224", "inception_v3", "coatnet_0_224", "levit_128", "mobilevitv2_050"])
 def test_networks_without_such_maps_are_refused_with_the_remedy(pyramid_config, name):
-    """No maps, maps of other sides, one size of pictures only, coarser maps."""
+    """No maps, maps of other sides, one size of pictures only, coarser maps, even sides only."""
     with (
         torch.device("meta"),
         pytest.raises(UserError, match=f"model.backbone={name}: is no plain .* such as resnet50"),

@@ -2,7 +2,7 @@
 
 Equal files are found by their digests. Of the others those pairs are taken whose hashes differ in at most three of 64
 bits and whose thumbnails agree. Such hashes share at least one of their four groups of 16 bits, so pictures are sorted
-by each group in turn and compared with the next few hundred of an equal one, not with all.
+by each group in turn and compared with the next fifty of an equal one, not with all.
 """
 
 from collections import defaultdict
@@ -12,47 +12,47 @@ from itertools import combinations_with_replacement
 import numpy as np
 
 from rfdetr_train.data.doctor.examined import ExaminedSplit, neighbours
-from rfdetr_train.data.doctor.finding import EXAMPLES, Finding, Place
+from rfdetr_train.data.doctor.finding import EXAMPLES, SEVERITIES, Finding, Place
 from rfdetr_train.data.doctor.measure import Measured
 
 MOST_BITS = 3
-MOST_COMPARED = 300  # with each picture, of one group of bits
+MOST_COMPARED = 50  # with each picture, of one group of bits
 MOST_DIFFERENCE = 4.0  # of 255, mean over the thumbnails once they have the same brightness
 LEAST_CONTRAST = 4.0  # of 255, standard deviation: flat pictures are all alike
-
-Pair = tuple[tuple[str, int], tuple[str, int]]
-"""Two pictures, each by split and index."""
 
 
 def check_duplicates(splits: Mapping[str, ExaminedSplit]) -> Iterator[Finding]:
     """Equal and nearly equal pictures, within each split and across any two."""
     where = [(name, i) for name, split in splits.items() for i in split.readable]
     pictures = [picture for name, i in where if isinstance(picture := splits[name].pictures[i], Measured)]
-    equal, near = _equal(pictures), _near(pictures)
-    for a, b in combinations_with_replacement(splits, 2):
-        for kind, pairs in (("duplicate", equal), ("similar", near)):
-            found = [(where[i], where[j]) for i, j in pairs if {where[i][0], where[j][0]} == {a, b}]
-            if found:
-                yield _finding(splits, kind, a, b, found)
+    owners = np.array([list(splits).index(name) for name, _ in where], dtype=np.int64)
+    for kind, pairs in (("duplicate", _equal(pictures)), ("similar", _near(pictures))):
+        for (a, first), (b, second) in combinations_with_replacement(enumerate(splits), 2):
+            found = pairs[(owners[pairs] == (a, b)).all(axis=1)]
+            if len(found):
+                shown = [(where[i], where[j]) for i, j in found[:EXAMPLES].tolist()]
+                yield _finding(splits, kind, first, second, len(np.unique(found[:, 1])), shown)
 
 
-def _equal(pictures: list[Measured]) -> list[tuple[int, int]]:
-    """Pairs of each picture with every earlier one of the same digest; a crowd of copies only with the first."""
+def _equal(pictures: list[Measured]) -> np.ndarray:
+    """int64 (pairs, 2), rising: pictures of one digest; of a crowd of copies each with the first few."""
     groups: dict[bytes, list[int]] = defaultdict(list)
     for index, picture in enumerate(pictures):
         groups[picture.digest].append(index)
-    return [(a, b) for group in groups.values() for n, b in enumerate(group) for a in group[:n][:MOST_COMPARED]]
+    pairs = [(a, b) for group in groups.values() for n, b in enumerate(group) for a in group[: min(n, MOST_COMPARED)]]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-def _near(pictures: list[Measured]) -> list[tuple[int, int]]:
+def _near(pictures: list[Measured]) -> np.ndarray:
+    """int64 (pairs, 2), rising: pictures of other digests that look alike."""
+    pairs = [np.empty((0, 2), dtype=np.int64)]
     if not pictures:
-        return []
+        return pairs[0]
     hashes = np.array([picture.hash for picture in pictures], dtype=np.uint64)
     digests = np.unique([picture.digest.hex() for picture in pictures], return_inverse=True)[1]
     thumbnails = np.stack([picture.thumbnail for picture in pictures]).reshape(len(pictures), -1).astype(np.float32)
     thumbnails -= thumbnails.mean(axis=1, keepdims=True)
     candidates = np.flatnonzero(thumbnails.std(axis=1) >= LEAST_CONTRAST)
-    pairs: set[tuple[int, int]] = set()
     for shift in (0, 16, 32, 48):
         group = (hashes[candidates] >> np.uint64(shift)) & np.uint64(0xFFFF)
         order = candidates[np.lexsort((hashes[candidates], group))]
@@ -62,28 +62,24 @@ def _near(pictures: list[Measured]) -> list[tuple[int, int]]:
             close = (np.unpackbits(differing, axis=1).sum(axis=1) <= MOST_BITS) & (digests[a] != digests[b])
             a, b = a[close], b[close]
             alike = np.abs(thumbnails[a] - thumbnails[b]).mean(axis=1) <= MOST_DIFFERENCE
-            pairs |= set(zip(np.minimum(a, b)[alike].tolist(), np.maximum(a, b)[alike].tolist(), strict=True))
-    return sorted(pairs)
+            pairs.append(np.sort(np.stack([a, b], axis=1)[alike], axis=1))
+    return np.unique(np.concatenate(pairs), axis=0)
 
 
-def _finding(splits: Mapping[str, ExaminedSplit], kind: str, a: str, b: str, pairs: list[Pair]) -> Finding:
-    across = a != b
-    if kind == "duplicate":
-        severity = "error" if across else "warning"
-        what = f"pictures that are in {a} too" if across else "pictures that are there once more"
-    else:
-        severity = "warning" if across else "note"
-        what = f"pictures that look like one in {a}" if across else "pictures that look like another"
+def _finding(splits: Mapping[str, ExaminedSplit], kind: str, a: str, b: str, count: int, pairs: list[tuple]) -> Finding:
+    """About `count` pictures of split b that are like one of a; `pairs` are examples, (split, index) twice."""
+    across, equal = a != b, kind == "duplicate"
+    severity = SEVERITIES[(not across) + (not equal)]
+    what = f"pictures that {'equal' if equal else 'look like'} one in {a if across else 'the same split'}"
     remedy = f"remove them from one: the score on {b} is of pictures that were learnt" if across else "keep one of each"
-    copies = {pair[1] for pair in pairs}
     places = dict.fromkeys(picture for pair in pairs for picture in pair)
     return Finding(
         kind=f"{kind}_pictures",
         severity=severity,
         split=b,
         what=what,
-        count=len(copies),
-        examples=[" = ".join(f"{s}/{splits[s].raw.file_names[i]}" for s, i in pair) for pair in pairs[:EXAMPLES]],
-        remedy=remedy if kind == "duplicate" else f"look at them; {remedy}",
+        count=count,
+        examples=[" = ".join(f"{s}/{splits[s].raw.file_names[i]}" for s, i in pair) for pair in pairs],
+        remedy=remedy if equal else f"look at them; {remedy}",
         places=[Place(s, i, splits[s].boxes_of(i)) for s, i in places][:EXAMPLES],
     )

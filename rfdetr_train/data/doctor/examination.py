@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rfdetr_train.config import DataConfig, ModelConfig
@@ -16,8 +17,8 @@ from rfdetr_train.data.doctor.measure import measure_pictures
 from rfdetr_train.data.doctor.pictures import check_files, check_pictures
 from rfdetr_train.data.doctor.statistics import describe_splits
 from rfdetr_train.data.placement import Placement
-from rfdetr_train.data.raw_split import RawSplit
-from rfdetr_train.data.reader import Progress
+from rfdetr_train.data.raw_split import RawSplit, split_of_named_boxes
+from rfdetr_train.data.reader import Progress, Reader, files_below
 from rfdetr_train.data.sample import Split
 from rfdetr_train.errors import UserError
 
@@ -38,7 +39,7 @@ class Examination(NamedTuple):
 def examine(
     config: DataConfig, model: ModelConfig, on_header: Progress | None = None, on_picture: Progress | None = None
 ) -> Examination:
-    """Read the splits train, valid and (if there is one) test, look at every picture once, and check all of it.
+    """Read train, valid and (where there are any) test and negatives, look at every picture once, and check it all.
 
     The model tells at which size it sees the boxes, and how many of them it can find.
     """
@@ -82,7 +83,16 @@ def _read(config: DataConfig, progress: Progress | None, findings: list[Finding]
     has_test = _or_refusal(findings, "test", reader.sources, "test")
     names = ["train"] + ["valid"] * (config.valid_fraction is None) + ["test"] * bool(has_test)
     read = {name: _or_refusal(findings, name, read_raw, config, name, progress) for name in names}
+    if config.negatives is not None:
+        read["negatives"] = _negatives(reader, Path(config.negatives))
     return {name: raw for name, raw in read.items() if raw is not None}
+
+
+def _negatives(reader: Reader, folder: Path) -> RawSplit:
+    """`data.negatives` as a split without boxes."""
+    paths = sorted(files_below(folder))
+    names = [str(path.relative_to(folder)) for path in paths]
+    return split_of_named_boxes(folder, folder, names, reader.sizes_px(paths), [[]] * len(names), lambda xywh, _: xywh)
 
 
 def _train_split(config: DataConfig, splits: dict[str, ExaminedSplit], findings: list[Finding]) -> Split | None:
