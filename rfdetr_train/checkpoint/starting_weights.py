@@ -73,7 +73,7 @@ def read_weights(path: Path) -> StartingWeights:
     """Weights of one of our checkpoints or of a file of the reference package: its `best_kind`."""
     saved = read_checkpoint(path)
     kind = best_kind(saved)
-    alpha = (saved["model_config"] or {}).get("lora_alpha")
+    alpha = (saved.get("model_config") or {}).get("lora_alpha")
     return StartingWeights(
         state=merge_adapters(saved["model"] if kind == "raw" else saved["ema"]["model"], alpha),
         class_names=saved["class_names"],

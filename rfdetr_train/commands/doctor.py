@@ -4,7 +4,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from rfdetr_train.commands.training_data import training_sides
 from rfdetr_train.config import DoctorConfig
 from rfdetr_train.data.doctor.examination import Examination, examine
 from rfdetr_train.data.doctor.examined import ExaminedSplit
-from rfdetr_train.data.doctor.finding import SEVERITIES, Finding
+from rfdetr_train.data.doctor.finding import EXAMPLES, SEVERITIES, Finding, Place
 from rfdetr_train.data.image_file import read_image
 from rfdetr_train.data.placement import Placement
 from rfdetr_train.engine.augmented_pictures import augmented_pictures
@@ -49,6 +48,7 @@ def doctor(config: DoctorConfig, run_dir: Path) -> None:
         figures=as_figures(FIGURES, examination.statistics),
         previews=[as_jpeg(sheet) for sheet in draw_previews(config, examination, run_dir / "plots")],
         augmentation=config.augmentation.name,
+        most_examples=EXAMPLES,
         **{key: examination.statistics[key] for key in ("splits", "classes")},
     )
     show(examination)
@@ -76,7 +76,7 @@ def draw_finding(finding: Finding, splits: dict[str, ExaminedSplit], folder: Pat
     return path
 
 
-def _picture(split: ExaminedSplit, place: Any, names: list[str]) -> Picture:
+def _picture(split: ExaminedSplit, place: Place, names: list[str]) -> Picture:
     image = read_image(split.path(place.picture), max_megapixels=np.inf)
     height, width = split.raw.sizes_px[place.picture]
     boxes = split.raw.boxes_xywh[place.rows]
@@ -121,6 +121,9 @@ def show(examination: Examination) -> None:
     print_table(
         "boxes by class", ["class", *examination.splits], [[name, *row.values()] for name, row in counts.items()]
     )
-    table = [[f.severity, f.split or "all", f.count, f.what, f.examples[0], f.remedy] for f in examination.findings]
+    table = [
+        [f.severity, f.split or "all", f.count, f.what, f.examples[0].splitlines()[0], f.remedy]
+        for f in examination.findings
+    ]
     columns = ["severity", "split", "count", "finding", "an example", "remedy"]
     print_table("findings" if table else "nothing found", columns, table)

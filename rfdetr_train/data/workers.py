@@ -98,13 +98,13 @@ def shareable(images: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def death_explained() -> Iterator[None]:
-    """Turn torch's news of a worker's death into a UserError."""
+    """Turn the news of a worker's death, torch's own or a pipe that ends in an answer, into a UserError."""
     try:
         yield
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+    except (RuntimeError, EOFError, ConnectionError) as error:
+        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
             raise
         raise UserError(
             "a process that reads pictures was killed, most likely because memory ran out (dmesg tells): lower "
-            f"data.num_workers, data.max_megapixels or the batch size, or use data.cache=none; {error}"
+            f"data.num_workers, data.max_megapixels or the batch size, or use data.cache=none; {error!r}"
         ) from error

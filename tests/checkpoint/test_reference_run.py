@@ -223,7 +223,7 @@ def test_sizes_of_the_model(toy_config: ModelConfig) -> None:
     config = model_config_from_reference(fields)
     assert config is not None
     expected = asdict(toy_config) | {"encoder_width": None, "encoder_depth": None, "encoder_heads": None}
-    assert asdict(ModelConfig(**config)) == expected | {"position_grid": 8}
+    assert asdict(ModelConfig(**config)) == expected | {"position_grid": 8, "feature_blocks": [3, 6, 9, 12]}
     assert model_config_from_reference({**fields, "sa_nheads": None}) is None
     assert model_config_from_reference({"lr": 1e-4}) is None
 

@@ -69,7 +69,7 @@ def test_weights_from_an_address(server, tmp_path: Path, reference_toy: dict[str
         start = find_starting_weights(address, "nano", tmp_path / "cache")
         assert start is not None
         toy_model.load_state_dict(start.state)
-        assert start.source.endswith("-toy.pth (reference package)")
+        assert start.source.endswith("-toy.pth (reference package, raw weights)")
     assert len(server.asked) == 1
 
 
@@ -114,7 +114,7 @@ def test_adapters_of_a_checkpoint_are_merged(tmp_path: Path) -> None:
         "a.lora_A.default.weight": torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
         "a.lora_B.default.weight": torch.tensor([[3.0, 5.0]]),
     }
-    saved["model_config"] |= {"lora_rank": 2, "lora_alpha": 4}
+    saved["model_config"] = {"lora_rank": 2, "lora_alpha": 4}
     torch.save(saved, tmp_path / "best.pt")
     state = read_weights(tmp_path / "best.pt").state
     assert {name: value.tolist() for name, value in state.items()} == {"a.weight": [[7.0, 12.0]]}

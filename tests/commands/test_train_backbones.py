@@ -10,7 +10,7 @@ import torch
 from comparison import equal_to_the_bit, states
 
 from rfdetr_train.checkpoint import files
-from rfdetr_train.commands.evaluate import load_model
+from rfdetr_train.engine.trained_model import load_trained_model
 
 Run = Callable[..., Path]
 
@@ -40,7 +40,7 @@ def test_timms_weights_are_asked_for_once(run: Run, monkeypatch: pytest.MonkeyPa
     asked.clear()
     resumed = run("resumed", *options, f"resume={whole / 'checkpoints/step-000004.pt'}")
     assert equal_to_the_bit(states(whole / "checkpoints/last.pt"), states(resumed / "checkpoints/last.pt"))
-    load_model(files.load(whole / "checkpoints/last.pt"), "ema", 3)
+    load_trained_model(whole / "checkpoints/last.pt", "ema")
     assert not any(asked)
 
 

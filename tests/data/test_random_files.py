@@ -258,7 +258,10 @@ def test_csv(pictures, content):
 
 
 def test_both_outcomes_were_met():
-    """Else the files above prove nothing."""
+    """Else the files above prove nothing.
+
+    Hypothesis also draws constants of the modules that are loaded, so the counts depend a little on what ran before.
+    """
     for name in {key.split()[0] for key in outcomes}:
         for outcome in ("read", "refused"):
-            assert outcomes[f"{name} {outcome}"] >= EXAMPLES / 10, outcomes
+            assert outcomes[f"{name} {outcome}"] >= EXAMPLES / 20, outcomes

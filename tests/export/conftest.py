@@ -22,7 +22,11 @@ def as_trained(config: ModelConfig) -> TrainedModel:
             parameter += 0.02 * torch.randn_like(parameter)
     scored = {"best": {"step": 3, "weights": "raw", "AP": 0.5}, "last": {"step": 4, "weights": "ema", "AP": 0.4}}
     return TrainedModel(
-        model.eval(), LABELS, Path("runs/a/checkpoints/best.pt"), "raw", {"loop": {**scored, "step": 3}}
+        model.eval(),
+        LABELS,
+        Path("runs/a/checkpoints/best.pt"),
+        "raw",
+        {"loop": {**scored, "step": 3}, "config": {"data": {}}},
     )
 
 

@@ -33,7 +33,7 @@ def test_a_program_that_answers_otherwise_is_refused(trained: TrainedModel) -> N
 class Ranked:
     """Stands for a detector: the gap of each picture that it is shown is known beforehand."""
 
-    side_px = 2
+    size_px = (2, 2)
 
     def __init__(self, *gaps: float) -> None:
         self.gaps, self.shown = list(gaps), []

@@ -100,7 +100,7 @@ def _train_split(config: DataConfig, splits: dict[str, ExaminedSplit], findings:
     if "train" not in splits:
         return None
     train = _or_refusal(findings, "train", build_split, splits["train"].raw, "train", config.class_of_name)
-    if train is None:
+    if train is None or not splits["train"].readable:
         return None
     for name in splits.keys() - {"train"}:
         _or_refusal(findings, name, build_split, splits[name].raw, name, config.class_of_name, train.label_map)

@@ -1,6 +1,6 @@
 """What is wrong with a data set, in words that its owner can act on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 SEVERITIES = ("error", "warning", "note")
@@ -37,5 +37,9 @@ class Finding:
 
 
 def ranked(findings: list[Finding]) -> list[Finding]:
-    """The worst first."""
-    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    """The worst first; what file names hold besides characters is written as \\udc80, which every report can take."""
+    printable = [
+        replace(f, examples=[text.encode("utf-8", "backslashreplace").decode() for text in f.examples])
+        for f in findings
+    ]
+    return sorted(printable, key=lambda finding: SEVERITIES.index(finding.severity))

@@ -175,6 +175,17 @@ def test_what_is_left_out_is_not_an_error(planted: Planted) -> None:
     assert len(examination.train) == 11
 
 
+def test_nothing_readable_and_names_that_are_no_text(planted: Planted) -> None:
+    for picture in (planted.root / "train").glob("*.png"):
+        picture.write_bytes(b"")
+    draw(planted.root / "train" / "\udcff.png", 903)
+    examination = planted.examine(on_error="skip")
+    by_kind = {finding.kind: finding for finding in examination.findings}
+    assert by_kind["unreadable_pictures"].count == 12
+    assert by_kind["unnamed_files"].examples[0].endswith(r"\udcff.png")
+    assert examination.train is None
+
+
 def test_boxes_of_classes_that_are_left_out_do_not_count(planted: Planted) -> None:
     planted.add_box("train", 1, 2, [90, 90, 0, 5])
     examination = planted.examine(classes=["cell"])
