@@ -48,7 +48,7 @@ def run(arguments: list[str]) -> int:
         if arguments[:1] and arguments[0] in FOLDER_COMMANDS:
             _find_command(arguments[0])(arguments[1:])
             return 0
-        command, arguments = _split_command(arguments)
+        command, arguments = _split_command(_with_checkpoint(arguments))
         _run_hydra(command, arguments)
         return 0
     except Interrupted as interruption:
@@ -73,6 +73,16 @@ def _show(error: Exception, command: str, arguments: list[str]) -> int:
 
         sys.stderr.write(f"{explain(error, command, arguments)}\n")
     return 1
+
+
+def _with_checkpoint(arguments: list[str]) -> list[str]:
+    """`evaluate RUN` is `evaluate checkpoint=RUN`; `report` and `compare` take it so."""
+    if len(arguments) > 1 and arguments[0] in ("evaluate", "predict", "export") and Path(arguments[1]).exists():
+        path = str(Path(arguments[1]).resolve())
+        if not path.endswith((".yaml", ".yml")):
+            escaped = path.replace("\\", "\\\\").replace("'", "\\'")
+            return [arguments[0], f"checkpoint='{escaped}'", *arguments[2:]]
+    return arguments
 
 
 def _split_command(arguments: list[str]) -> tuple[str, list[str]]:

@@ -40,7 +40,8 @@ def _refuse_unknown_keys(node: DictConfig, prefix: str = "") -> None:
 
 def make_paths_absolute(composed: DictConfig) -> None:
     """What a run saves and is repeated from does not depend on the working folder."""
-    for key in PATH_KEYS:
+    of_training = not isinstance(composed.get("checkpoint"), str)
+    for key in PATH_KEYS if of_training else (key for key in PATH_KEYS if key != "weights"):  # there raw or ema
         value = OmegaConf.select(composed, key, default=None, throw_on_missing=False)
         if isinstance(value, str) and value not in NOT_PATHS and "://" not in value:
             OmegaConf.update(composed, key, os.path.abspath(os.path.expanduser(value)))

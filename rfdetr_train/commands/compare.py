@@ -1,6 +1,7 @@
 """`python -m rfdetr_train compare RUN RUN ...`: what differs between runs, and what came of it."""
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from rfdetr_train.loggers.plots import compared_runs
 from rfdetr_train.loggers.tables import print_table
 
 METRICS = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR100")
-PICTURE = "comparison.png"
 
 
 def compare(arguments: list[str]) -> None:
@@ -23,16 +23,20 @@ def compare(arguments: list[str]) -> None:
     if len(folders) < 2:
         raise UserError("compare: name two run folders or more, python -m rfdetr_train compare RUN RUN")
     names = _short_names(list(folders.values()))
+    configs = [_read_config(folder) for folder in folders.values()]
     evaluations = [_read_evaluation(folder) for folder in folders.values()]
-    show_keys(names, [_read_config(folder) for folder in folders.values()])
+    if len({tuple(row["name"] for row in evaluation.get("per_class", [])) for evaluation in evaluations}) > 1:
+        write_line("WARNING these runs were scored on other classes: their metrics do not compare", "yellow")
+    show_keys(names, configs)
     show_metrics(names, evaluations)
     show_classes(names, evaluations)
     rows = {name: read_metrics(folder / METRICS_NAME) for name, folder in zip(names, folders.values(), strict=True)
             if (folder / METRICS_NAME).is_file()}  # fmt: skip
     figure = compared_runs(rows)
     if figure is not None:
-        save_figure(figure, Path(PICTURE).resolve())
-        write_line(f"curves: {Path(PICTURE).resolve()}")
+        picture = Path(f"comparison-{datetime.now():%Y-%m-%d-%H-%M-%S}.png").resolve()
+        save_figure(figure, picture)
+        write_line(f"curves: {picture}")
 
 
 def show_keys(names: list[str], configs: list[dict[str, Any]]) -> None:
@@ -93,4 +97,6 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _read_evaluation(folder: Path) -> dict[str, Any]:
     path = folder / EVALUATION_NAME
+    if not path.is_file() and not (folder / METRICS_NAME).is_file():
+        raise UserError(f"{folder}: neither {EVALUATION_NAME} nor {METRICS_NAME} is there; name folders of runs")
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from rfdetr_train.checkpoint.versions import versions
 from rfdetr_train.config import DataConfig, EvaluateConfig
 from rfdetr_train.data.dataset import read_split
 from rfdetr_train.data.image_check import check_images
@@ -32,7 +33,8 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
     precision = Precision(config.precision, choose_device(config.device, key="device"), key="precision")
     model = trained.model.to(precision.device)
     log.info("%s (%s weights) on %s of %s", trained.path, trained.weights, split.name, split.folder)
-    with StopSignals() as signals, make_progress(config.progress) as progress:
+    log.info("precision %s (of the run: %s)", precision.name, trained.saved["config"]["trainer"]["precision"])
+    with StopSignals("finishing the batch; nothing is written") as signals, make_progress(config.progress) as progress:
         validator = Validator(
             split,
             model.config.resolution,
@@ -47,8 +49,19 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
             placement=trained.placement,
         )
         validation = validator(model, on_batch=signals.raise_if_received)
-    source = {"checkpoint": str(trained.path), "weights": trained.weights, "split": split.name}
+    source = {
+        "checkpoint": str(trained.path),
+        "weights": trained.weights,
+        "split": split.name,
+        "data_root": str(split.folder),
+        "precision": precision.name,
+        "max_dets": config.max_dets,
+        "backend": validator.evaluator.backend,
+        "versions": versions(),
+    }
     write_results(run_dir, validation, source)
+    if any(split.dropped.values()):
+        log.warning("scored on what is left of %s, which truth.json holds: dropped %s", split.name, split.dropped)
     plots = RunPlots(run_dir, split, enabled=True, num_samples=config.sample_images)
     plots.draw(validation, with_diagnosis=True)
     plots.write_report()
@@ -86,10 +99,12 @@ def choose_data(config: EvaluateConfig, saved: dict[str, Any]) -> DataConfig:
     return DataConfig(**{"format": "coco", **kept, **changes})  # older runs knew no other format
 
 
-def write_results(run_dir: Path, validation: Validation, source: dict[str, str]) -> None:
-    """evaluation.json: all numbers; results.json: the detections in COCO's format with the data set's own ids."""
+def write_results(run_dir: Path, validation: Validation, source: dict[str, Any]) -> None:
+    """evaluation.json: all numbers; in COCO's formats results.json, the detections with the data set's own ids, and
+    truth.json, what they were scored against."""
     write_json(run_dir / EVALUATION_NAME, {**source, **validation.to_plain()})
     (run_dir / "results.json").write_text(json.dumps(validation.predictions.to_results()), encoding="utf-8")
+    (run_dir / "truth.json").write_text(json.dumps(validation.evaluator.truth), encoding="utf-8")
 
 
 def show(validation: Validation, run_dir: Path) -> None:
@@ -98,7 +113,11 @@ def show(validation: Validation, run_dir: Path) -> None:
     show_classes(validation)
     if diagnosis is not None:
         rows = [[kind, error["count"], error["AP50_lost"]] for kind, error in diagnosis.errors.items()]
-        print_table("errors at IoU 0.5, and the AP50 that each kind costs", ["kind", "count", "AP50 lost"], rows)
+        print_table(
+            "errors at IoU 0.5 of all detections, and the AP50 that each kind costs",
+            ["kind", "count", "AP50 lost"],
+            rows,
+        )
     agnostic = validation.evaluator.class_agnostic(validation.predictions)
     print_table("overall", [*overall, "AP (any class)"], [[*overall.values(), agnostic["AP"]]])
     log.info("run folder: %s", run_dir)

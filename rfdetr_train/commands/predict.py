@@ -22,6 +22,9 @@ from rfdetr_train.loggers.track import Counter
 
 log = logging.getLogger(__name__)
 
+SAVED_SUFFIXES = (".jpg", ".jpeg", ".png")
+"""A drawn picture keeps its name; of other formats it becomes a JPEG."""
+
 
 def predict(config: PredictConfig, run_dir: Path) -> None:
     """Write pictures, predictions.json, results.json (COCO) and labels/*.txt (YOLO) into `run_dir`."""
@@ -31,7 +34,7 @@ def predict(config: PredictConfig, run_dir: Path) -> None:
     detector = Detector.from_checkpoint(config.checkpoint, config.weights, config.device, config.precision)
     skipped: list[str] = []
     with ExitStack() as stack:
-        signals = stack.enter_context(StopSignals())
+        signals = stack.enter_context(StopSignals("finishing the batch"))
         counter = stack.enter_context(Counter("predicting"))
         writer = stack.enter_context(ResultWriter(run_dir, detector, config.draw))
         sources = _readable(read_sources(root, files, config.max_megapixels), skipped)
@@ -47,6 +50,8 @@ def predict(config: PredictConfig, run_dir: Path) -> None:
             for source, detections in zip(batch, found, strict=True):
                 writer.add(source, detections)
             counter.show(len(writer.pictures), len(files) if len(writer.pictures) <= len(files) else None)
+            if signals.received is not None:
+                log.warning("interrupted after %d pictures; run folder: %s", len(writer.pictures), run_dir)
             signals.raise_if_received()
     if not writer.pictures:
         raise UserError(
@@ -66,9 +71,11 @@ def _readable(sources: Iterator[Source | UserError], skipped: list[str]) -> Iter
 
 
 def _show(writer: "ResultWriter", skipped: list[str], run_dir: Path) -> None:
+    if not writer.counts:
+        log.warning("nothing was found; lower threshold?")
     counts = sorted(writer.counts.items(), key=lambda item: -item[1])
     print_table("found", ["class", "detections"], [[name, count] for name, count in counts])
-    log.info("%d pictures, %d files skipped", len(writer.pictures), len(skipped))
+    log.info("pictures or frames: %d, files skipped: %d", len(writer.pictures), len(skipped))
     log.info("run folder: %s", run_dir)
 
 
@@ -82,6 +89,7 @@ class ResultWriter:
         self.pictures: list[dict[str, Any]] = []
         self.counts: dict[str, int] = {}
         self._video: VideoWriter | None = None
+        self._label_files: set[Path] = set()
 
     def __enter__(self) -> "ResultWriter":
         return self
@@ -134,8 +142,12 @@ class ResultWriter:
         rows = np.column_stack([centres, sizes, found.scores.numpy()])
         lines = [f"{label} " + " ".join(f"{value:.6f}" for value in row)
                  for label, row in zip(found.labels.tolist(), rows, strict=True)]  # fmt: skip
-        stem = Path(source.name).with_suffix("").as_posix()
-        path = self.run_dir / "labels" / f"{stem}{'' if source.frame is None else f'-{source.frame:06d}'}.txt"
+        frame = "" if source.frame is None else f"-{source.frame:06d}"
+        path = self.run_dir / "labels" / f"{Path(source.name).with_suffix('').as_posix()}{frame}.txt"
+        if path in self._label_files:  # a.jpg and a.png
+            path = path.with_name(f"{Path(source.name).name}{frame}.txt")
+            log.warning("%s: another picture has its name; its labels are in %s", source.path, path.name)
+        self._label_files.add(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
@@ -145,11 +157,11 @@ class ResultWriter:
         target = self.run_dir / "pictures" / source.name
         if source.frame is None:
             target.parent.mkdir(parents=True, exist_ok=True)
-            drawn.save(target.with_name(f"{target.name}.jpg"), quality=92)
+            drawn.save(target if target.suffix.lower() in SAVED_SUFFIXES else target.with_name(f"{target.name}.jpg"))
             return
         if self._video is None or source.frame == 0:
             self._close_video()
-            self._video = VideoWriter(target.with_name(f"{target.name}.mp4"), source.path)
+            self._video = VideoWriter(target.with_suffix(".mp4"), source.path)
         self._video.add(np.asarray(drawn))
 
     def _close_video(self) -> None:

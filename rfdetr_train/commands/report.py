@@ -12,4 +12,6 @@ def report(arguments: list[str]) -> None:
     if not arguments:
         raise UserError("report: name a run folder, python -m rfdetr_train report RUN")
     for argument in arguments:
+        if Path(argument).is_file():
+            raise UserError(f"report: {argument} is a file; name the run's folder")
         write_line(f"report: {write_report(Path(argument).expanduser().resolve())}")

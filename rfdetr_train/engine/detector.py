@@ -1,5 +1,6 @@
 """A trained detector for pictures outside a data set: `rfdetr_train.RFDETR.from_checkpoint(PATH).predict(images)`."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from rfdetr_train.data.image_file import read_image
@@ -17,7 +19,7 @@ from rfdetr_train.engine.inference import detect
 from rfdetr_train.engine.precision import Precision, choose_device
 from rfdetr_train.engine.tiles import join_tiles, tile_corners
 from rfdetr_train.engine.trained_model import TrainedModel, load_trained_model
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import UserError, require
 
 NO_BOXES = np.zeros((0, 4), dtype=np.float32)
 NO_LABELS = np.zeros(0, dtype=np.int64)
@@ -99,8 +101,12 @@ class Detector:
             tile_overlap: least share of a tile that the next one covers too.
 
         Raises:
-            UserError: an unknown class, or a picture that cannot be read.
+            UserError: an unknown class, a number out of its range, or a picture that cannot be read.
         """
+        in_range("threshold", threshold, 0.0, 1.0)
+        in_range("batch_size", batch_size, 1)
+        in_range("tile_px", 1 if tile_px is None else tile_px, 1)
+        in_range("tile_overlap", tile_overlap, 0.0, 0.95)
         wanted = self._labels_of(classes)
         pictures = [_as_tensor(image) for image in _as_sequence(images)]
         if tile_px is None:
@@ -112,6 +118,7 @@ class Detector:
     def _labels_of(self, classes: Sequence[str] | None) -> Tensor | None:
         if classes is None:
             return None
+        require(not isinstance(classes, str), "classes", classes, "give a list of names")
         unknown = [name for name in classes if name not in self.names]
         if unknown:
             raise UserError(f"classes={unknown[0]}: no class of this detector; it has {', '.join(self.names)}")
@@ -158,7 +165,7 @@ def _batches(items: Sequence[Tensor], size: int) -> Iterable[Sequence[Tensor]]:
 
 
 def _as_sequence(images: Any) -> Sequence[Any]:
-    one = isinstance(images, str | PathLike) or hasattr(images, "convert") or getattr(images, "ndim", 0) == 3
+    one = isinstance(images, (str, PathLike, Image.Image)) or getattr(images, "ndim", 0) == 3
     return [images] if one else list(images)
 
 
@@ -166,12 +173,19 @@ def _as_tensor(image: Any) -> Tensor:
     """uint8 (3, height, width) of whatever `predict` takes."""
     if isinstance(image, str | PathLike):
         return read_image(image)
-    if hasattr(image, "convert"):  # a PIL image
-        image = np.array(image.convert("RGB"))
-    tensor = image if isinstance(image, Tensor) else torch.from_numpy(np.ascontiguousarray(image)).movedim(-1, 0)
-    if tensor.dtype != torch.uint8 or tensor.ndim != 3 or tensor.shape[0] != 3:
+    if isinstance(image, Image.Image):
+        image = np.array(ImageOps.exif_transpose(image).convert("RGB"))  # upright, as a path is read
+    channels = 0 if isinstance(image, Tensor) else -1
+    ok = str(image.dtype).endswith("uint8") and image.ndim == 3 and image.shape[channels] == 3 and 0 not in image.shape
+    if not ok:
         raise UserError(
-            f"predict: a picture of shape {tuple(tensor.shape)} and type {tensor.dtype}; give a path, a PIL image, or "
+            f"predict: a picture of shape {tuple(image.shape)} and type {image.dtype}; give a path, a PIL image, or "
             "uint8 RGB as an array (height, width, 3) or a tensor (3, height, width)"
         )
-    return tensor
+    return image if isinstance(image, Tensor) else torch.from_numpy(np.array(image)).movedim(-1, 0)
+
+
+def in_range(name: str, value: Any, low: float, high: float = math.inf) -> None:
+    """Refuse what is no number from `low` to `high`."""
+    ok = isinstance(value, int | float) and low <= value <= high
+    require(ok, name, repr(value), f"give a number from {low}" + (f" to {high}" if high < math.inf else ""))

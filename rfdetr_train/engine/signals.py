@@ -12,7 +12,9 @@ log = logging.getLogger(__name__)
 class StopSignals:
     """While it is entered, the first signal is only noted (ask `received`); a second one ends the run at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, doing: str = "finishing the step, then saving") -> None:
+        """`doing` is what the first signal is answered with."""
+        self.doing = doing
         self.received: int | None = None
         self._previous: dict[int, object] = {}
 
@@ -29,7 +31,7 @@ class StopSignals:
         if self.received is not None:
             raise KeyboardInterrupt
         self.received = number
-        log.warning("%s: finishing the step, then saving; a second one quits at once", signal.Signals(number).name)
+        log.warning("%s: %s; a second one quits at once", signal.Signals(number).name, self.doing)
 
     def raise_if_received(self) -> None:
         """Raise `Interrupted` if a signal came."""

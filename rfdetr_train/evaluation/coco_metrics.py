@@ -37,9 +37,10 @@ class CocoMetrics:
     """
 
     overall: dict[str, Metric]
-    """AP (IoU 0.50 to 0.95), AP50, AP75, APs, APm, APl, AR1, AR10, AR100; for another max_dets M also AR<M>."""
+    """COCO's twelve: AP (IoU 0.50 to 0.95), AP50, AP75, APs, APm, APl, AR1, AR10, AR100, ARs, ARm, ARl; for another
+    max_dets M also AR<M>."""
     per_class: list[dict[str, Any]]
-    """For each category, by rising id: category_id, name, AP, AP50, AR100, num_boxes (crowd regions not counted)."""
+    """For each category, by rising id: category_id, name, AP, AP50, AR100 (and AR<M>), num_boxes (without crowds)."""
 
 
 class CocoEvaluator:
@@ -63,6 +64,7 @@ class CocoEvaluator:
         """Score predictions; UserError for an id that the truth lacks, and for a score or a box that is not finite."""
         predictions.check(*([entry["id"] for entry in self.truth[key]] for key in ("images", "categories")))
         precision, recall = self._tables(self.truth, predictions)
+        most = recall[self.max_dets]
         return CocoMetrics(
             overall={
                 "AP": _mean(precision[..., ALL_AREAS]),
@@ -71,7 +73,10 @@ class CocoEvaluator:
                 "APs": _mean(precision[..., SMALL]),
                 "APm": _mean(precision[..., MEDIUM]),
                 "APl": _mean(precision[..., LARGE]),
-                **{f"AR{dets}": _mean(values) for dets, values in recall.items()},
+                **{f"AR{dets}": _mean(values[..., ALL_AREAS]) for dets, values in recall.items()},
+                "ARs": _mean(most[..., SMALL]),
+                "ARm": _mean(most[..., MEDIUM]),
+                "ARl": _mean(most[..., LARGE]),
             },
             per_class=[
                 {
@@ -79,7 +84,7 @@ class CocoEvaluator:
                     "name": category.get("name", str(category["id"])),
                     "AP": _mean(precision[:, :, k, ALL_AREAS]),
                     "AP50": _mean(precision[IOU_50, :, k, ALL_AREAS]),
-                    "AR100": _mean(recall[100][:, k]),
+                    **{f"AR{d}": _mean(recall[d][:, k, ALL_AREAS]) for d in dict.fromkeys((100, self.max_dets))},
                     "num_boxes": self._num_boxes[category["id"]],
                 }
                 for k, category in enumerate(self._categories)
@@ -96,20 +101,19 @@ class CocoEvaluator:
         return {"AP": _mean(precision[..., ALL_AREAS]), "AP50": _mean(precision[IOU_50, ..., ALL_AREAS])}
 
     def _tables(self, truth: dict, predictions: Predictions) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-        """Precision (10 IoU thresholds, 101 recalls, K classes, 4 areas) at max_dets; recall (10, K) by detections.
+        """Precision (10 IoU thresholds, 101 recalls, K classes, 4 areas) at max_dets; recall (10, K, 4) by detections.
 
         -1 marks what has no truth.
         """
         counted = sorted({dets for dets in RECALL_DETECTIONS if dets < self.max_dets} | {self.max_dets})
         if not (truth["images"] and truth["categories"]):  # nothing to count, and some libraries fail on it
-            shape = (10, len(truth["categories"]))
-            return np.full((10, 101, shape[1], 4), -1.0), {
+            shape = (10, len(truth["categories"]), 4)
+            return np.full((10, 101, *shape[1:]), -1.0), {
                 d: np.full(shape, -1.0) for d in (*RECALL_DETECTIONS, *counted)
             }
         tables = compute_tables(self.backend, truth, predictions, counted)
-        recall = tables.recall[:, :, ALL_AREAS]
-        at = {dets: recall[..., counted.index(dets)] for dets in counted}
-        nothing = np.full(recall.shape[:2], -1.0)
+        at = {dets: tables.recall[..., counted.index(dets)] for dets in counted}
+        nothing = np.full(tables.recall.shape[:3], -1.0)
         return tables.precision, {d: at.get(d, nothing) for d in (*RECALL_DETECTIONS, *counted)}
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DOTS_PER_INCH = 100
 GRID_COLOUR = "#e3e6ea"
-PALETTE = ("#1971c2", "#e8590c", "#2f9e44", "#c2255c", "#7048e8", "#0c8599", "#8d5524", "#495057", "#828a00")
+PALETTE = ("#1971c2", "#e8590c", "#2f9e44", "#c2255c", "#7048e8", "#0c8599", "#8d5524", "#868e96", "#828a00")
 OWN_FAMILY = "DejaVu Sans"  # comes with matplotlib, so it is always there
 
 
@@ -54,7 +54,7 @@ def as_svg(figure: Figure) -> str:
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
-    for ink in ("#000000", "#262626"):
+    for ink in ("#000000", "#111111", "#262626"):
         svg = svg.replace(f"stroke: {ink}", "stroke: currentColor").replace(f"fill: {ink}", "fill: currentColor")
     return svg.replace(f"stroke: {GRID_COLOUR}", "stroke: var(--grid)")
 

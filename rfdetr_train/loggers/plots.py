@@ -135,7 +135,7 @@ def compared_runs(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure | N
         return None
     colours = dict(zip(runs, _colours(len(runs)), strict=True))
     figure = new_figure(1200, 400 * len(panels))
-    all_axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    all_axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
     for axes, (title, quantity, curves) in zip(all_axes, panels, strict=True):
         for curve in curves:
             draw = _draw_noisy if quantity == "loss" else _draw_plain

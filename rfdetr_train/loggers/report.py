@@ -14,9 +14,9 @@ REPORT_NAME = "report.html"
 TILES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR100")
 SHEETS = {
     "train_batch": "A training batch as the network sees it",
-    "valid_samples": "The first validation pictures",
-    "valid_worst": "The worst validation pictures, by F1 at IoU 0.5",
-    "valid_best": "The best ones",
+    "*_samples": "The first pictures that were scored",
+    "*_worst": "The worst pictures, by F1 at IoU 0.5",
+    "*_best": "The best ones",
 }
 
 
@@ -42,10 +42,10 @@ def write_report(run_dir: Path) -> Path:
         curves=as_figures(plots.FIGURES, rows),
         findings=as_figures(diagnosis_plots.FIGURES, diagnosis) if diagnosis else {},
         classes=_classes(evaluation),
-        sheets={SHEETS[name]: as_jpeg(run_dir / "plots" / f"{name}.png") for name in SHEETS
-                if (run_dir / "plots" / f"{name}.png").is_file()},
+        sheets={title: as_jpeg(path) for name, title in SHEETS.items()
+                for path in sorted((run_dir / "plots").glob(f"{name}.png"))},
         config=config_file.read_text(encoding="utf-8") if config_file.is_file() else "",
-        environment=summary.get("versions", {}),
+        environment=summary.get("versions") or evaluation.get("versions", {}),
     )  # fmt: skip
 
 
@@ -59,6 +59,9 @@ def _facts(summary: Mapping[str, Any], rows: list[dict], evaluation: Mapping[str
         facts["Model"] = f"{model['name']}, {model['resolution']} px, {millions:.1f} M parameters"
         facts["Data"] = f"{data['root']}: {data['train']} train, {data['valid']} valid, {len(data['classes'])} classes"
         facts["Time"] = f"{_duration(summary['duration_s'])} on {summary['device']}, {summary['precision']}"
+    for title, key in (("Checkpoint", "checkpoint"), ("Weights", "weights"), ("Split", "split"), ("Data", "data_root")):
+        if not summary and not rows and evaluation.get(key):
+            facts[title] = evaluation[key]
     if rows:
         facts["Trained"] = f"{rows[-1]['step']} steps, {rows[-1]['epoch'] + 1} epochs"
     if best.get("step"):

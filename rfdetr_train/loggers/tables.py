@@ -1,7 +1,7 @@
 """Tables for people: drawn on a terminal, and aligned text in pipes and log files."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich import box
 from rich.cells import cell_len
@@ -13,6 +13,8 @@ from rfdetr_train.loggers.console import CONSOLE, SHOWN, encodable, write_line
 
 log = logging.getLogger(__name__)
 
+UNLIMITED = 10_000  # columns; rich would measure a table squeezed into the terminal
+
 
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], console: Console = CONSOLE
@@ -22,10 +24,14 @@ def print_table(
     aligned = _aligned_text(title, columns, texts)
     log.info("%s", aligned, extra=SHOWN)
     drawn = _drawn_table(title, columns, texts, console)
-    if console.is_terminal and console.measure(drawn).maximum <= console.width:
-        console.print(drawn)
-    else:  # a table that is squeezed breaks its cells letter by letter
+    if not console.is_terminal:
         write_line(aligned, console=console)
+    elif console.measure(drawn, options=console.options.update(max_width=UNLIMITED)).maximum <= console.width:
+        console.print(drawn)
+    else:  # a table that is squeezed breaks its numbers in the middle
+        for part_title, kept in _parts(title, columns, texts, console.width):
+            part = [[row[k] for k in kept] for row in texts]
+            write_line(_aligned_text(part_title, [columns[k] for k in kept], part), console=console)
 
 
 def _cell(value: object) -> str:
@@ -57,6 +63,18 @@ def _aligned_line(cells: list[str], widths: list[int], to_right: list[bool]) -> 
         space = " " * (width - cell_len(cell))
         padded.append(space + cell if right else cell + space)
     return "  ".join(padded).rstrip()
+
+
+def _parts(title: str, columns: Sequence[str], rows: list[list[str]], width: int) -> Iterator[tuple[str, list[int]]]:
+    """Titles and columns of tables that fit one below the other, each with the first column."""
+    widths = [max(cell_len(line[k]) for line in (columns, *rows)) + 2 for k in range(len(columns))]
+    kept: list[int] = [0]
+    for k in range(1, len(columns)):
+        if len(kept) > 1 and sum(widths[i] for i in (*kept, k)) > width:
+            yield title, kept
+            title, kept = f"{title} (continued)".replace(" (continued) (continued)", " (continued)"), [0]
+        kept.append(k)
+    yield title, kept
 
 
 def _numeric(columns: Sequence[str], rows: list[list[str]]) -> list[bool]:

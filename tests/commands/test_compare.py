@@ -28,7 +28,8 @@ def test_tables_and_picture(tmp_path, monkeypatch, capsys):
     assert not any(line[:1] == ["seed"] for line in lines)
     assert ["ant", "0.5", "0.75", "0.25"] in lines
     assert ["bee", "n/a", "n/a", "n/a"] in lines
-    assert (tmp_path / "comparison.png").stat().st_size > 5000
+    (picture,) = tmp_path.glob("comparison-*.png")
+    assert picture.stat().st_size > 5000
 
 
 def test_refusals(tmp_path, monkeypatch):

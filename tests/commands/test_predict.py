@@ -49,8 +49,8 @@ def test_a_folder_with_broken_files(tmp_path, checkpoint, folder, caplog):
         ("a.jpg", 64, 64),
         ("sub/b.png", 90, 60),
     ]
-    assert caplog.text.count("skipped: ") == 2
-    assert "2 pictures, 2 files skipped" in caplog.text
+    assert caplog.text.count("skipped: /") == 2
+    assert "pictures or frames: 2, files skipped: 2" in caplog.text
     detections = content["pictures"][1]["detections"]
     assert len(detections) == 10  # all queries, at threshold 0
     assert [d["score"] for d in detections] == sorted((d["score"] for d in detections), reverse=True)
@@ -63,7 +63,7 @@ def test_a_folder_with_broken_files(tmp_path, checkpoint, folder, caplog):
     assert int(label) == detections[0]["label"]
     expected = [(x1 + x2) / 180, (y1 + y2) / 120, (x2 - x1) / 90, (y2 - y1) / 60, detections[0]["score"]]
     assert [float(number) for number in numbers] == pytest.approx(expected, abs=1e-6)
-    with Image.open(run_dir / "pictures" / "sub" / "b.png.jpg") as drawn:
+    with Image.open(run_dir / "pictures" / "sub" / "b.png") as drawn:
         assert drawn.size == (90, 60)
 
 
@@ -100,7 +100,7 @@ def test_a_video(tmp_path, checkpoint):
     run_dir, content = start(tmp_path, checkpoint, path, "threshold=0.0", "batch_size=2")
     assert [picture["frame"] for picture in content["pictures"]] == [0, 1, 2]
     assert sorted(p.name for p in (run_dir / "labels").iterdir()) == [f"clip-{i:06d}.txt" for i in range(3)]
-    with av.open(str(run_dir / "pictures" / "clip.mp4.mp4")) as drawn:
+    with av.open(str(run_dir / "pictures" / "clip.mp4")) as drawn:
         frames = list(drawn.decode(video=0))
         assert (len(frames), frames[0].width, frames[0].height) == (3, 64, 48)
         assert drawn.streams.video[0].average_rate == 10
@@ -119,8 +119,39 @@ def test_from_python(checkpoint, folder):
     assert found[0].names == tuple(detector.names[label] for label in found[0].labels.tolist())
     (alone,) = detector.predict(folder / "a.jpg", threshold=0.0)
     torch.testing.assert_close(alone.scores, found[0].scores, rtol=0, atol=1e-6)
-    with pytest.raises(UserError, match="float32"):
+    with pytest.raises(UserError, match=r"shape \(3, 8, 8\) and type torch.float32"):
         detector.predict(torch.zeros(3, 8, 8))
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    ({"threshold": 2}, "threshold=2: give a number from 0.0 to 1.0"), ({"threshold": None}, "threshold=None"),
+    ({"batch_size": 0}, "batch_size=0"), ({"tile_px": -3}, "tile_px=-3"), ({"tile_overlap": 1.0}, "tile_overlap=1.0"),
+    ({"classes": "circle"}, "classes=circle: give a list"),
+])  # fmt: skip
+def test_from_python_what_makes_no_sense_is_refused(checkpoint, folder, wrong, message):
+    with pytest.raises(UserError, match=message):
+        rfdetr_train.RFDETR.from_checkpoint(checkpoint).predict(folder / "a.jpg", **wrong)
+
+
+def test_a_pil_image_is_turned_upright_like_its_file(checkpoint, folder):
+    with Image.open(folder / "a.jpg") as image:
+        exif = image.getexif()
+        exif[0x0112] = 6
+        image.resize((60, 90)).save(folder / "turned.jpg", exif=exif)
+    detector = rfdetr_train.RFDETR.from_checkpoint(checkpoint)
+    with Image.open(folder / "turned.jpg") as image:
+        of_file, of_image = detector.predict([folder / "turned.jpg", image], threshold=0.0)
+    torch.testing.assert_close(of_file.boxes_xyxy, of_image.boxes_xyxy, rtol=0, atol=1e-4)
+    assert of_file.boxes_xyxy[:, 2].max() > 60  # 90 wide
+
+
+def test_pictures_of_one_name_keep_their_labels(tmp_path, checkpoint, folder, caplog):
+    with Image.open(folder / "a.jpg") as image:
+        image.save(folder / "a.png")
+    run_dir, _ = start(tmp_path, checkpoint, folder / "a.*", "threshold=0.0")
+    assert sorted(path.name for path in (run_dir / "labels").iterdir()) == ["a.png.txt", "a.txt"]
+    assert sorted(path.name for path in (run_dir / "pictures").iterdir()) == ["a.jpg", "a.png"]
+    assert "another picture has its name" in caplog.text
 
 
 def test_supervision(checkpoint, folder):

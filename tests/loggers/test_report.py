@@ -63,7 +63,7 @@ def test_one_offline_page_with_everything(tmp_path):
     assert "seed: 7" in page
     assert ">ant<" in page
     assert ">0.75<" in page  # the threshold of the best F1
-    assert "The worst validation pictures" in page
+    assert "The worst pictures" in page
     assert "currentColor" in page
 
 

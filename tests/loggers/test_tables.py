@@ -1,9 +1,11 @@
 """Tables on terminals of two widths, in a pipe, and in the log."""
 
+import io
 import logging
 import re
 
 import pytest
+from rich.console import Console
 
 from rfdetr_train.loggers.tables import print_table
 
@@ -59,3 +61,15 @@ def test_empty_table(console_of):
     console = console_of(terminal=False)
     print_table("Dropped", ("id", "reason"), [], console)
     assert console.file.getvalue() == "Dropped\n  id  reason\n"
+
+
+def test_a_table_too_wide_for_the_terminal_becomes_several(capsys):
+    console = Console(file=io.StringIO(), force_terminal=True, width=40, markup=False)
+    columns = ["name", *(f"metric{i}" for i in range(6))]
+    print_table("title", columns, [["a", *(0.123456 + i for i in range(6))]], console)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    assert all(len(line) <= 40 for line in lines)
+    assert lines[0] == "title"
+    assert "title (continued)" in lines
+    assert sum(line.split()[:1] == ["a"] for line in lines) == 2
+    assert "5.123" in " ".join(lines)
