@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import UserError, did_you_mean
 
 
 def locate(path: str, key: str) -> Any:
@@ -13,9 +13,13 @@ def locate(path: str, key: str) -> Any:
     if not module_path:
         raise UserError(f"{key}={path}: give a dotted path, such as torch.optim.AdamW")
     try:
-        return getattr(importlib.import_module(module_path), attribute)
+        module = importlib.import_module(module_path)
     except (ImportError, AttributeError) as error:
         raise UserError(f"{key}={path}: cannot be imported ({error})") from error
+    if not hasattr(module, attribute):
+        hint = did_you_mean(attribute, dir(module)) or f"{module_path} has no {attribute}"
+        raise UserError(f"{key}={path}: cannot be imported; {hint}")
+    return getattr(module, attribute)
 
 
 def build(value: Any, key: str) -> Any:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rfdetr_train.checkpoint.versions import versions
+from rfdetr_train.data.sample import Split
 from rfdetr_train.engine.run import Run
 from rfdetr_train.engine.run_plots import RunPlots
 from rfdetr_train.engine.saver import Saver
@@ -82,6 +85,8 @@ class RunSummary:
             "format": dataset.format,
             **{name: counts.get(name) for name in ("train", "valid", "test")},
             "classes": list(dataset.label_map.names),
+            "boxes": {name: _boxes_by_class(split) for name, split in dataset.splits.items()},
+            "pictures_without_boxes": {n: int((np.diff(s.offsets) == 0).sum()) for n, s in dataset.splits.items()},
             "dropped": dataset.dropped,
         }
 
@@ -109,3 +114,9 @@ class RunSummary:
             print_table(f"{config.model.name} on {config.data.name}: {status}", columns, rows)
         log.info("%s after %d steps, %.0f s", status, loop.step, self.run.seconds)
         log.info("run folder: %s", self.run_dir)
+
+
+def _boxes_by_class(split: Split) -> dict[str, int]:
+    """Crowds included."""
+    names = split.label_map.names
+    return dict(zip(names, np.bincount(split.labels, minlength=len(names)).tolist(), strict=True))

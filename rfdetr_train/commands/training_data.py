@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rfdetr_train.checkpoint.versions import versions
 from rfdetr_train.config import TrainConfig
+from rfdetr_train.criterion import find_class_weights
 from rfdetr_train.data.dataset import read_dataset
 from rfdetr_train.data.image_check import check_images
 from rfdetr_train.data.loader import TrainLoader
@@ -15,6 +16,7 @@ from rfdetr_train.data.plan import count_steps, draws_of_epoch
 from rfdetr_train.data.sample import Dataset, Split
 from rfdetr_train.data.sampling import draws_per_picture
 from rfdetr_train.data.transforms import source_side_px, training_scales
+from rfdetr_train.data.user_transforms import build_transforms
 from rfdetr_train.engine.run_length import RunLength
 from rfdetr_train.loggers.track import Counter
 
@@ -23,14 +25,16 @@ log = logging.getLogger(__name__)
 
 def load_data(config: TrainConfig) -> Dataset:
     """Read the data set and look at every picture once, before anything expensive is built."""
+    build_transforms(config.augmentation.extra)  # what it refuses is refused before pictures are looked at
     with Counter("reading sizes of pictures") as counter:
         dataset = read_dataset(config.data, progress=counter.show)
+    names = dataset.label_map.names
+    find_class_weights(config.loss.class_weights, names, [1] * len(names))
     if config.data.negatives is not None:
         dataset = with_negatives(dataset, config.data.negatives)
     with Counter("checking pictures") as counter:
         dataset = check_images(dataset, config.data.on_error, counter.show, config.data.max_megapixels)
     log.info("JPEG pictures are decoded by %s", versions()["jpeg_decoder"])
-    names = dataset.label_map.names
     log.info("%s: %d classes (%s)", dataset.root, len(names), ", ".join(names[:20]))
     for name, split in dataset.splits.items():
         dropped = ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in dataset.dropped[name].items()) or "nothing"

@@ -65,7 +65,7 @@ class AugmentationConfig:
     is a tenth of the run's epochs."""
     extra: list[dict[str, Any]] = field(default_factory=list)
     """The user's own transforms of torchvision's v2 kind, `{_target_: dotted.path, argument: value, ...}`, applied to
-    the view after all others, in every epoch."""
+    the view after all others, in every epoch. They may not change its size."""
 
     def __post_init__(self) -> None:
         for name in (*WEAK_STAGES, *STRONG_STAGES, "affine_translate", "photometric_strength", "min_visible"):

@@ -1,6 +1,7 @@
 """From the rows of any format to a `Split`: clean boxes under one label map, and an account of what was left out."""
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -33,8 +34,13 @@ def build_split(
     decided = label_map or decide_label_map(raw.categories, used_ids.tolist(), class_of_name, raw.source)
     labels = np.array(_labels_of(used_ids.tolist(), raw, class_of_name, decided), dtype=np.int64)[position]
     kept, crowd = labels >= 0, raw.crowd[boxes.rows]
+    if (kept & crowd).any():
+        message = "%s: %d boxes are difficult or crowds: no targets of training, ignored by the score"
+        log.info(message, raw.source, (kept & crowd).sum())
     if label_map is None and not (kept & ~crowd).any():
         missing = "usable box" if len(raw.image_ids) else "pictures"
+        if class_of_name is not None and len(boxes.rows):
+            missing += f" of data.classes, {listed(class_of_name)}"
         raise UserError(f"{raw.source}: the {name} split has no {missing}; there is nothing to learn from")
     return Split(
         name=name,
@@ -94,9 +100,10 @@ def _check_images(raw: RawSplit) -> None:
     for image_id, count in Counter(raw.image_ids.tolist()).items():
         if count > 1:
             raise UserError(f"{raw.source}: image id {image_id} is given to {count} pictures; ids must be unique")
-    if len(set(raw.file_names)) < len(raw.file_names):
+    file_names = list(map(os.path.normpath, raw.file_names))  # ./a.jpg is a.jpg
+    if len(set(file_names)) < len(file_names):
         ids_of_file: dict[str, list[int]] = {}
-        for image_id, file_name in zip(raw.image_ids.tolist(), raw.file_names, strict=True):
+        for image_id, file_name in zip(raw.image_ids.tolist(), file_names, strict=True):
             ids_of_file.setdefault(file_name, []).append(image_id)
         shared = [f"{file_name} under ids {ids}" for file_name, ids in ids_of_file.items() if len(ids) > 1]
         log.warning("%s: %d files stand under several image ids: %s", raw.source, len(shared), listed(shared))
@@ -120,6 +127,10 @@ def _usable_boxes(raw: RawSplit) -> _UsableBoxes:
     if not usable.all():
         message = "%s: %d dropped of %d boxes, with no area inside their picture: %s"
         log.warning(message, raw.source, (~usable).sum(), len(usable), raw.describe(rows[~usable].tolist()))
+    cut = usable & (boxes[:, 2:].prod(axis=1) < 0.5 * raw.boxes_xywh[rows, 2:].prod(axis=1))
+    if cut.any():
+        message = "%s: %d boxes of %d lie more than half outside their picture, and are cut to it: %s"
+        log.warning(message, raw.source, cut.sum(), len(cut), raw.describe(rows[cut].tolist()))
     # 3. the annotated area belongs to the annotated box: a clipped box gets its own
     annotated = raw.areas[rows]
     areas = np.where(clipped | ~(annotated > 0), boxes[:, 2] * boxes[:, 3], annotated)

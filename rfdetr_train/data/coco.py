@@ -9,7 +9,7 @@ from rfdetr_train.data.coco_boxes import box_of_segmentation
 from rfdetr_train.data.coco_tables import Table, area_of, box_xywh_of, file_name_of, is_crowd, read_tables, size_px_of
 from rfdetr_train.data.listing import listed
 from rfdetr_train.data.raw_split import RawSplit
-from rfdetr_train.data.reader import SPLIT_NAMES, UNKNOWN_SIZE_PX, Reader
+from rfdetr_train.data.reader import SPLIT_NAMES, UNKNOWN_SIZE_PX, Reader, any_case
 from rfdetr_train.errors import UserError
 
 ROBOFLOW_FILE = "_annotations.coco.json"
@@ -22,7 +22,7 @@ class CocoReader(Reader):
     LAYOUT = f"{{split}}/{ROBOFLOW_FILE}, annotations/{{split}}.json or annotations/instances_{{split}}2017.json"
 
     def sources(self, split: str) -> list[Path]:
-        folders = [self.root / name for name in SPLIT_NAMES[split]]
+        folders = [any_case(self.root, name) for name in SPLIT_NAMES[split]]
         roboflow = [folder / ROBOFLOW_FILE for folder in folders if (folder / ROBOFLOW_FILE).is_file()]
         files = [*sorted((self.root / "annotations").glob("*.json")), *sorted(self.root.glob("*.json"))]
         return roboflow or [file for file in files if _plain_stem(file, split)]
@@ -31,7 +31,11 @@ class CocoReader(Reader):
         images, annotations, categories = read_tables(source)
         stem = _plain_stem(source, split)
         names = dict.fromkeys((stem, *SPLIT_NAMES[split]))  # in order, each once
-        plain = [*(self.root / top / name for name in names for top in ("", "images")), self.root / "images", self.root]
+        plain = [
+            *(any_case(self.root / top, name) for name in names for top in ("", "images")),
+            self.root / "images",
+            self.root,
+        ]
         file_names = images.column(file_name_of)
         folder = self.picture_folder(plain if stem else [source.parent], file_names, source)
         file_names = self.inside_root(folder, file_names, source)
@@ -60,7 +64,9 @@ class CocoReader(Reader):
 
 def _plain_stem(file: Path, split: str) -> str:
     """`train2017` of instances_train2017.json; COCO's own captions_ and person_keypoints_ files are not meant."""
-    match = re.fullmatch(rf"(instances_)?(?P<stem>({'|'.join(_PLAIN_NAMES[split])})(\d{{4}})?)\.json", file.name)
+    match = re.fullmatch(
+        rf"(instances_)?(?P<stem>({'|'.join(_PLAIN_NAMES[split])})(\d{{4}})?)\.json", file.name, re.IGNORECASE
+    )
     return match["stem"] if match else ""
 
 

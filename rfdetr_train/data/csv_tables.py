@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rfdetr_train.data.raw_split import NamedBox, RawSplit, split_of_named_boxes
-from rfdetr_train.data.reader import SPLIT_NAMES, Reader, number, parse_all, read_text
+from rfdetr_train.data.reader import SPLIT_NAMES, Reader, any_case, number, parse_all, read_text
 from rfdetr_train.errors import UserError
 
 _CORNERS = ("x1", "y1", "x2", "y2")
@@ -22,8 +23,12 @@ _COLUMNS = {
     "y2": ("y2", "ymax", "y_max", "bottom"),
     "class": ("class", "label", "name", "class_name", "category"),
     "split": ("split", "set", "subset"),
+    "width": ("width", "image_width", "img_width"),
+    "height": ("height", "image_height", "img_height"),
+    "difficult": ("difficult",),
 }
-"""The columns in the order of a file without a header, and what headers call them."""
+"""The columns, and what headers call them."""
+_WITHOUT_HEADER = ("image", *_CORNERS, "class", "split")
 _NEEDED = {"image", *_CORNERS, "class"}
 _COMMON_FILES = ("annotations.csv", "_annotations.csv", "labels.csv")
 _SPLIT_OF_WORD = {"train": "train", "training": "train", "valid": "valid", "val": "valid", "validation": "valid",
@@ -37,6 +42,8 @@ class CsvLine(NamedTuple):
     split: str
     boxes: list[NamedBox]
     """One or none; the numbers are x1, y1, x2, y2 in pixels."""
+    size_px: tuple[int, int]
+    """(height, width) that the corners are of; 0 where it is not told."""
 
 
 class CsvReader(Reader):
@@ -52,7 +59,8 @@ class CsvReader(Reader):
         return next((file for split in SPLIT_NAMES for file in self._own_files(split) + self._common_files()), None)
 
     def _own_files(self, split: str) -> list[Path]:
-        files = [self.root / form.format(n) for n in SPLIT_NAMES[split] for form in ("{}.csv", "{}/_annotations.csv")]
+        forms = ("{}.csv", "{}/_annotations.csv")
+        files = [any_case(self.root, form.format(n)) for n in SPLIT_NAMES[split] for form in forms]
         return [file for file in files if file.is_file()]
 
     def _common_files(self) -> list[Path]:
@@ -65,15 +73,24 @@ class CsvReader(Reader):
     def read(self, split: str, source: Path) -> RawSplit:
         whole = source in self._own_files(split)
         boxes: dict[str, list[NamedBox]] = {}
+        told: dict[str, tuple[int, int]] = {}
         for line in read_lines(source) if whole else self._common_lines[source]:
             if whole or line.split == split:
-                boxes.setdefault(line.image, []).extend(line.boxes)
+                name = os.path.normpath(line.image)  # ./a.jpg is a.jpg
+                boxes.setdefault(name, []).extend(line.boxes)
+                if told.setdefault(name, line.size_px) != line.size_px:
+                    raise UserError(f"{source}: {name} has lines of different width or height; correct them")
         _refuse_fractions(source, boxes)
         names = sorted(boxes)
-        tops = [source.parent, *(self.root / top / name for name in SPLIT_NAMES[split] for top in ("", "images"))]
+        tops = [
+            source.parent,
+            *(any_case(self.root / top, name) for name in SPLIT_NAMES[split] for top in ("", "images")),
+        ]
         folder = self.picture_folder([*tops, source.parent / "images"], names, source)
         file_names = self.inside_root(folder, names, source)
-        sizes_px = self.sizes_px([folder / name for name in file_names])
+        sizes_px = np.array([told[name] for name in names], dtype=np.int64).reshape(-1, 2)
+        unknown = np.flatnonzero((sizes_px <= 0).any(axis=1))
+        sizes_px[unknown] = self.sizes_px([folder / file_names[i] for i in unknown])
         return split_of_named_boxes(source, folder, file_names, sizes_px, [boxes[name] for name in names], _to_xywh)
 
 
@@ -88,12 +105,13 @@ def read_lines(file: Path) -> list[CsvLine]:
     first = [cell.lower() for cell in rows[0][1]]
     named = {column: first.index(name) for column, names in _COLUMNS.items() for name in names[::-1] if name in first}
     if "image" not in named:  # no header
-        columns = {column: position for position, column in enumerate(_COLUMNS)}
+        num_columns = min(max(len(first), len(_NEEDED)), len(_WITHOUT_HEADER))
+        columns = {column: position for position, column in enumerate(_WITHOUT_HEADER[:num_columns])}
     elif set(named) >= _NEEDED:
-        columns, rows = named, rows[1:]
+        columns, rows, num_columns = named, rows[1:], len(first)
     else:
         raise UserError(f"{file}:{rows[0][0]}: the header must name image, x1, y1, x2, y2 and class, not {rows[0][1]}")
-    return parse_all(lambda row: _line(file, *row, columns), rows)
+    return parse_all(lambda row: _line(file, *row, columns, num_columns), rows)
 
 
 def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
@@ -109,20 +127,25 @@ def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{file}:{reader.line_num}: not valid CSV: {error}") from error
 
 
-def _line(file: Path, line: int, cells: list[str], columns: dict[str, int]) -> CsvLine:
+def _line(file: Path, line: int, cells: list[str], columns: dict[str, int], num_columns: int) -> CsvLine:
     place = f"{file}:{line}"
+    if any(cells[num_columns:]):
+        raise UserError(f"{place}: {len(cells)} cells for {num_columns} columns; put a text with a comma in quotes")
     row = {column: cells[position] for column, position in columns.items() if position < len(cells)}
     if not row.get("image") or not set(row) >= _NEEDED:
         raise UserError(f"{place}: must have image, x1, y1, x2, y2 and class; a picture without boxes has them empty")
-    split = _SPLIT_OF_WORD.get(row.get("split", "").lower() or "train")
+    word = row.get("split", "") if "split" in columns else "train"
+    split = _SPLIT_OF_WORD.get(word.lower())
     if split is None:
-        raise UserError(f"{place}: split {row['split']!r} is none of {', '.join(_SPLIT_OF_WORD)}")
+        raise UserError(f"{place}: split {word!r} is none of {', '.join(_SPLIT_OF_WORD)}")
+    height, width = (int(number(row.get(side) or "0", f"{place}: {side}")) for side in ("height", "width"))
     if not any(row[column] for column in (*_CORNERS, "class")):
-        return CsvLine(row["image"], split, [])
+        return CsvLine(row["image"], split, [], (height, width))
     if not row["class"]:
         raise UserError(f"{place}: the box has no class")
     corners = tuple(number(row[column], f"{place}: {column}") for column in _CORNERS)
-    return CsvLine(row["image"], split, [NamedBox((file, line), row["class"], corners)])
+    difficult = number(row.get("difficult") or "0", f"{place}: difficult") != 0
+    return CsvLine(row["image"], split, [NamedBox((file, line), row["class"], corners, difficult)], (height, width))
 
 
 def _refuse_fractions(file: Path, boxes: dict[str, list[NamedBox]]) -> None:

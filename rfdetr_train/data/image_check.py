@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from typing import NamedTuple
 
 from rfdetr_train.data.image_file import MAX_MEGAPIXELS, check_image
@@ -36,20 +37,37 @@ def check_images(
 
     Raises: UserError with the list of unreadable pictures, or if skipping leaves a split without pictures.
     """
+    _warn_of_shared(dataset)
     done, total = 0, sum(len(split) for split in dataset.splits.values())
-    splits = {}
+    splits, faults = {}, []
     for name, unchecked in dataset.splits.items():
         split = replace(unchecked, max_megapixels=max_megapixels)
         broken, resized = _examine(split, partial(_report, progress, done, total))
         _warn_of_sizes(split, resized)
-        splits[name] = _without_broken(split, broken, on_error)
+        try:
+            splits[name] = _without_broken(split, broken, on_error)
+        except UserError as error:
+            faults.append(str(error))
         done += len(split)
+    if faults:
+        raise UserError("\n".join(faults))
     return dataset._replace(splits=splits)
 
 
 def _report(progress: Progress | None, before: int, total: int, checked: int) -> None:
     if progress is not None:
         progress(before + checked, total)
+
+
+def _warn_of_shared(dataset: Dataset) -> None:
+    """A score on pictures that were learnt from means nothing."""
+    names = list(dataset.splits)
+    files = [{os.path.realpath(split.path(i)) for i in range(len(split))} for split in dataset.splits.values()]
+    for (one, of_one), (other, of_other) in combinations(zip(names, files, strict=True), 2):
+        shared = of_one & of_other
+        if shared:
+            message = "%d PICTURES ARE IN %s AND IN %s, so the score says little of new ones; such as %s"
+            log.warning(message, len(shared), one.upper(), other.upper(), min(shared))
 
 
 def _examine(split: Split, report: Callable[[int], None]) -> tuple[list[_Finding], list[_Finding]]:

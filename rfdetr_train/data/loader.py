@@ -111,7 +111,11 @@ class _Reader(TorchDataset):
         return training_view(*source, request.side_px, recipe, rng, another, self._extra, self._placement)
 
     def _source(self, index: int, record: ImageRecord) -> Source:
-        return self._read(index), record.boxes_xyxy, record.labels, record.size_px
+        try:
+            return self._read(index), record.boxes_xyxy, record.labels, record.size_px
+        except UserError as error:
+            remedy = "; it could be read before the run: restore it and go on with resume=auto"
+            raise UserError(f"{error}{remedy * (self._augmentation is not None)}") from error
 
 
 class _Pipeline:

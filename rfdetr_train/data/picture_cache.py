@@ -89,12 +89,16 @@ def open_cache(split: Split, at_least_px: int | None, kind: str, folder: Path, p
         _check_room(split, at_least_px, _free_memory(), "data.cache=ram", "memory")
         descriptor = os.memfd_create("pictures")  # this file goes with the last process that has it
     else:
-        descriptor = _open_on_disk(split, at_least_px, stamps, folder.expanduser(), progress)
+        try:
+            descriptor = _open_on_disk(split, at_least_px, stamps, folder.expanduser(), progress)
+        except OSError as error:
+            remedy = "give another folder, or data.cache=ram or none"
+            raise UserError(f"data.cache_dir={folder}: cannot be written ({error.strerror}); {remedy}") from error
     cache = PictureCache(split, at_least_px, stamps, descriptor)
     if kind == "ram":
         with os.fdopen(descriptor, "wb", closefd=False) as file:
             _fill(file, split, at_least_px, progress)
-    log.info("data.cache=%s: %s, %.2f GB", kind, split.name, os.fstat(descriptor).st_size / 1e9)
+    log.info("data.cache=%s: %s, %.1f MB", kind, split.name, os.fstat(descriptor).st_size / 1e6)
     return cache
 
 
@@ -140,7 +144,7 @@ def _check_room(split: Split, at_least_px: int | None, free_bytes: int, key: str
     """Refuse pictures that will not fit, being as large as annotated, and JPEG where their name says so."""
     needed = 0
     for index, size_px in enumerate(split.sizes_px.tolist()):
-        is_jpeg = split.file_names[index].lower().endswith((".jpg", ".jpeg"))
+        is_jpeg = split.file_names[index].lower().endswith((".jpg", ".jpeg", ".jfif"))
         needed += 3 * size_px[0] * size_px[1] // (reduction(size_px, at_least_px) ** 2 if is_jpeg else 1)
     if needed > _MOST * free_bytes:
         takes = f"the {len(split)} decoded pictures of {split.name} take {needed / 1e9:.1f} GB"

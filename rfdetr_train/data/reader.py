@@ -4,6 +4,7 @@ A format is one file with one `Reader`. It tells what its files say and judges n
 labels are the same for all formats and happen in `build_split.py`.
 """
 
+import logging
 import os
 import re
 from abc import ABC, abstractmethod
@@ -19,9 +20,12 @@ from rfdetr_train.data.listing import listed
 from rfdetr_train.data.raw_split import RawSplit
 from rfdetr_train.errors import UserError
 
-SPLIT_NAMES = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
+log = logging.getLogger(__name__)
+
+SPLIT_NAMES = {"train": ("train",), "valid": ("valid", "val", "validation"), "test": ("test",)}
 """What data sets call the splits, in folder and file names."""
-PICTURE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
+PICTURE_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
+_UNREAD_ENDINGS = (".avif", ".heic", ".heif", ".jp2", ".jxl")
 UNKNOWN_SIZE_PX = (2**20, 2**20)
 """Stands for the size of a picture that cannot be read; the check before training refuses it or leaves it out."""
 
@@ -135,6 +139,25 @@ def files_below(folder: Path, endings: tuple[str, ...] = PICTURE_ENDINGS) -> Ite
         else:
             yield from (Path(parent, name) for name in files if name.lower().endswith(endings) and name[0] != ".")
         seen.add(real)
+
+
+def pictures_below(folder: Path) -> list[Path]:
+    """The pictures in `folder` and its sub-folders; the log tells of those in formats that are not read."""
+    unread = sorted(files_below(folder, _UNREAD_ENDINGS))
+    if unread:
+        log.warning("%s: %d pictures left out, save them as JPEG or PNG: %s", folder, len(unread), listed(unread))
+    return sorted(files_below(folder))
+
+
+def any_case(folder: Path, path: str) -> Path:
+    """`folder / path`, its parts in the capitals that they really have."""
+    for part in Path(path).parts:
+        there = folder.is_dir() and not os.path.lexists(folder / part)
+        alike = (
+            min((name for name in os.listdir(folder) if name.lower() == part.lower()), default=part) if there else part
+        )
+        folder /= alike
+    return folder
 
 
 def read_text(path: Path) -> str:

@@ -41,7 +41,10 @@ def write_shapes(config: ShapesDataConfig) -> Path:
 
     Every set of parameters has a folder of its own, which appears only when it is complete: a second process that
     writes the same one loses the race without harm.
+
+    Raises: UserError if config.root is a folder of other things, or cannot be written.
     """
+    _refuse_foreign(config.root)
     name = f"train{config.train_images}-valid{config.valid_images}-{config.image_size_px}px"
     folder = Path(config.root).expanduser().absolute() / f"{name}-seed{config.shapes_seed}-v{_VERSION}"
     if not folder.is_dir():
@@ -51,6 +54,14 @@ def write_shapes(config: ShapesDataConfig) -> Path:
             reason = f"the demo set cannot be written there ({error.strerror}: {error.filename}); give another folder"
             raise UserError(f"data.root={config.root}: {reason}") from error
     return folder
+
+
+def _refuse_foreign(given: str) -> None:
+    root = Path(given).expanduser().absolute()
+    there = sorted(path.name for path in root.iterdir() if path.name[0] != ".") if root.is_dir() else []
+    if there and not any(root.glob("train*-valid*px-seed*-v*")):
+        remedy = "add data=auto to train on what is there, or give the demo set a folder of its own"
+        raise UserError(f"data.root={given}: data=shapes draws a demo set, but this folder holds {there[0]}; {remedy}")
 
 
 def _write_atomically(config: ShapesDataConfig, folder: Path) -> None:

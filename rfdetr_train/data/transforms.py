@@ -110,7 +110,7 @@ def training_view(
         canvas = canvas.apply(functional.horizontal_flip)
     canvas = _changed_in_the_view(canvas, chance, placement)
     if extra:
-        canvas = fitted(apply_transforms(extra, canvas, rng, recipe.min_visible), view_px, placement)
+        canvas = apply_transforms(extra, canvas, rng, recipe.min_visible)
     return _view(_large_enough(canvas, recipe.min_box_px), view_px, placement)
 
 

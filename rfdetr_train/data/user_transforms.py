@@ -35,9 +35,10 @@ def build_transforms(entries: Sequence[dict[str, Any]]) -> list[Transform]:
 def apply_transforms(
     transforms: Sequence[Transform], canvas: Canvas, rng: np.random.Generator, min_visible: float
 ) -> Canvas:
-    """The canvas after all transforms; boxes as `canvas.visible` leaves them, the picture's size as they make it.
+    """The canvas after all transforms; boxes as `canvas.visible` leaves them.
 
-    Raises: UserError that names a transform which fails, or gives no uint8 picture with a label for each box.
+    Raises: UserError that names a transform which fails, changes the size of the picture, or gives no uint8 picture
+    with a label for each box.
     """
     image = tv_tensors.Image(canvas.image.clone())
     sample = {"image": image, "boxes": canvas.tv_boxes(), "labels": canvas.labels}
@@ -45,17 +46,19 @@ def apply_transforms(
         for transform in transforms:
             try:
                 sample = transform(sample)
-                _check(sample)
+                _check(sample, canvas.size_px)
             except Exception as error:
                 raise UserError(f"augmentation.extra: {transform} fails: {type(error).__name__}: {error}") from error
     boxes = functional.convert_bounding_box_format(sample["boxes"], new_format="XYXY").as_subclass(torch.Tensor)
     return visible(Canvas(sample["image"].as_subclass(torch.Tensor), boxes, sample["labels"]), min_visible)
 
 
-def _check(sample: dict[str, Any]) -> None:
+def _check(sample: dict[str, Any], size_px: tuple[int, int]) -> None:
     image, boxes, labels = sample["image"], sample["boxes"], sample["labels"]
     if image.dtype != torch.uint8 or image.shape[0] != 3:
         raise ValueError(f"its picture is {image.dtype} {tuple(image.shape)}, and should stay uint8 (3, height, width)")
+    if image.shape[1:] != size_px:
+        raise ValueError(f"it makes a picture of {size_px} {tuple(image.shape[1:])}; model.resolution sets the size")
     if not isinstance(boxes, tv_tensors.BoundingBoxes) or len(boxes) != len(labels):
         raise ValueError(f"it gives {len(boxes)} {type(boxes).__name__} with {len(labels)} labels")
 

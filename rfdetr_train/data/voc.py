@@ -14,8 +14,19 @@ from xml.parsers import expat
 
 import numpy as np
 
+from rfdetr_train.data.listing import listed
 from rfdetr_train.data.raw_split import NamedBox, RawSplit, split_of_named_boxes
-from rfdetr_train.data.reader import PICTURE_ENDINGS, SPLIT_NAMES, Reader, files_below, number, parse_all, read_text
+from rfdetr_train.data.reader import (
+    PICTURE_ENDINGS,
+    SPLIT_NAMES,
+    Reader,
+    any_case,
+    files_below,
+    number,
+    parse_all,
+    pictures_below,
+    read_text,
+)
 from rfdetr_train.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -42,22 +53,34 @@ class VocReader(Reader):
 
     def sources(self, split: str) -> list[Path]:
         lists = self.root / "ImageSets" / "Main"
-        found = [file for name in _LIST_NAMES[split] if (file := lists / f"{name}.txt").is_file()]
+        found = [file for name in _LIST_NAMES[split] if (file := any_case(lists, f"{name}.txt")).is_file()]
         names = SPLIT_NAMES[split] + (_ANNOTATION_FOLDERS if split == "train" and not lists.is_dir() else ())
-        return found[:1] or [folder for name in names if any(files_below(folder := self.root / name, (".xml",)))]
+        folders = dict.fromkeys(any_case(self.root, name) for name in names)
+        return found[:1] or [folder for folder in folders if any(files_below(folder, (".xml",)))]
 
     def read(self, split: str, source: Path) -> RawSplit:
         paths = sorted(files_below(source, (".xml",))) if source.is_dir() else _listed_files(self.root, source)
         files = parse_all(read_file, paths)
         file_names = parse_all(self._picture, files)
+        if source.is_dir():
+            bare = self._without_file(source, file_names)
+            file_names += bare
+            files += [VocFile(self.root, name, (0, 0), []) for name in bare]
         sizes_px = np.array([file.size_px for file in files], dtype=np.int64).reshape(-1, 2)
         unknown = np.flatnonzero((sizes_px <= 0).any(axis=1))
         sizes_px[unknown] = self.sizes_px([self.root / file_names[i] for i in unknown])
         boxes = [file.boxes for file in files]
-        difficult = sum(box.crowd for of_picture in boxes for box in of_picture)
-        if difficult:
-            log.info("%s: %d boxes are difficult: no targets of training, ignored by the score", source, difficult)
         return split_of_named_boxes(source, self.root, file_names, sizes_px, boxes, _to_xywh)
+
+    def _without_file(self, source: Path, file_names: list[str]) -> list[str]:
+        """The pictures that no XML file is of; as in YOLO's format, there is nothing on them."""
+        folders = [self.root / name for name in _PICTURE_FOLDERS if source.name in _ANNOTATION_FOLDERS]
+        known = {os.path.splitext(name)[0] for name in file_names}
+        names = [os.path.relpath(path, self.root) for folder in (source, *folders) for path in pictures_below(folder)]
+        bare = [name for name in names if os.path.splitext(name)[0] not in known]
+        if bare:
+            log.warning("%s: %d pictures have no XML file, so no boxes: %s", source, len(bare), listed(bare))
+        return bare
 
     def _picture(self, file: VocFile) -> str:
         """The file name, from the root, of the picture with the XML file's name, as VOC has it, or else of its own."""
@@ -84,7 +107,11 @@ def _listed_files(root: Path, source: Path) -> list[Path]:
     outside = [name for name in names if os.path.isabs(name) or ".." in Path(name).parts or "\0" in name]
     if outside:
         raise UserError(f"{source}: {outside[0]!r} leads out of {folder}; list the names of its XML files")
-    return [folder / f"{name}.xml" for name in sorted(names)]
+    files = [folder / f"{name}.xml" for name in sorted(names)]
+    missing = [file for file in files if not file.is_file()]
+    if missing:
+        raise UserError(f"{source}: names files that do not exist; add them or remove the lines: {listed(missing)}")
+    return files
 
 
 def read_file(path: Path) -> VocFile:

@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from rfdetr_train.data.listing import listed
 from rfdetr_train.data.raw_split import NamedBox, RawSplit, split_of_named_boxes
-from rfdetr_train.data.reader import Reader, files_below, number, parse_all, read_text
+from rfdetr_train.data.reader import Reader, number, parse_all, pictures_below, read_text
 from rfdetr_train.data.yolo_table import YoloTable, find_table, read_table
 from rfdetr_train.errors import UserError
 
@@ -29,7 +30,7 @@ class YoloReader(Reader):
     @cached_property
     def _table(self) -> YoloTable | None:
         file = find_table(self.root)
-        table = read_table(file) if file else None
+        table = read_table(file, self.root) if file else None
         if table and not self.allows(table.folder):
             self.refuse_outside(table.folder, table.source)
         return table
@@ -46,6 +47,8 @@ class YoloReader(Reader):
         assert table is not None
         file_names = [name for entry in table.entries[split] for name in self._pictures(entry, table)]
         boxes = self._boxes(file_names, split, {c.category_id: c.name for c in table.categories})
+        if all((path := self._locate(entry, table)) and path.is_dir() for entry in table.entries[split]):
+            _warn_of_orphans(self.root, file_names, split)  # a list may take some pictures of a folder only
         sizes_px = self.sizes_px([self.root / name for name in file_names])
         return split_of_named_boxes(source, self.root, file_names, sizes_px, boxes, _to_xywh, table.categories)
 
@@ -64,11 +67,13 @@ class YoloReader(Reader):
         if path is None:
             raise UserError(f"{table.source}: {table.folder / entry} does not exist")
         if path.is_dir():
-            pictures = sorted(files_below(path))
+            pictures = pictures_below(path)
         else:
             names = [line.strip() for line in read_text(path).splitlines() if line.strip()]
             folder = self.picture_folder([path.parent, table.folder], names, path)
             pictures = [folder / name for name in self.inside_root(folder, names, path)]
+            if pictures and not any(map(os.path.exists, pictures)):
+                raise UserError(f"{path}:1: {pictures[0]} does not exist, nor do the others; correct the paths")
         return [str(picture).removeprefix(f"{self.root}{os.sep}") for picture in pictures]
 
     def _boxes(self, file_names: list[str], split: str, names: Mapping[int, str]) -> list[list[NamedBox]]:
@@ -80,6 +85,9 @@ class YoloReader(Reader):
             level = logging.WARNING if missing == len(files) else logging.INFO
             message = "%s: %d of %d pictures have no label file (no %s), so no boxes"
             log.log(level, message, split, missing, len(files), example)
+        shared = [file for file, count in Counter(files).items() if file and count > 1]
+        if shared:
+            log.warning("%s: %d label files are of several pictures each: %s", split, len(shared), listed(shared))
         return parse_all(lambda file: read_labels(file, names) if file else [], files)
 
 
@@ -88,6 +96,16 @@ def _label_paths(root: Path, file_name: str) -> list[Path]:
     beside = os.path.splitext(file_name)[0] + ".txt"
     replaced = re.sub(rf"^(.*[{_SEPARATORS}])?images([{_SEPARATORS}])", r"\1labels\2", beside)  # greedy: the last one
     return [root / replaced, root / beside]
+
+
+def _warn_of_orphans(root: Path, file_names: list[str], split: str) -> None:
+    used = {path for name in file_names for path in _label_paths(root, name)}
+    texts = {
+        file for folder in {path.parent for path in used} for file in folder.glob("*.txt") if file.is_file()
+    } - used
+    orphans = [file for file in sorted(texts) if re.match(rb"\d+\s+[\d.]", file.read_bytes())]
+    if orphans:
+        log.warning("%s: %d label files are of no picture: %s", split, len(orphans), listed(orphans))
 
 
 def _label_file(root: Path, file_name: str) -> Path | None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from rfdetr_train.data.categories import Category
-from rfdetr_train.data.reader import SPLIT_NAMES, is_text, read_text
+from rfdetr_train.data.reader import SPLIT_NAMES, any_case, is_text, read_text
 from rfdetr_train.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class YoloTable(NamedTuple):
 
 
 def find_table(root: Path) -> Path | None:
-    """A `data.yaml`, else the only YAML file with `names`, else `classes.txt`.
+    """A `data.yaml`, else the only YAML file with `names`, else `classes.txt`, there or in the folders of the splits.
 
     Raises: UserError if several could be meant.
     """
@@ -43,15 +43,18 @@ def find_table(root: Path) -> Path | None:
     if len(others) > 1:
         named = " and ".join(path.name for path in others)
         raise UserError(f"data.root={root}: {named} could all describe the data set; call the right one data.yaml")
-    classes = [root / "classes.txt"] if (root / "classes.txt").is_file() else []
+    folders = [root, *(any_case(root, name) for names in SPLIT_NAMES.values() for name in names)]  # LabelImg's: each
+    classes = [file for folder in folders if (file := folder / "classes.txt").is_file()]
+    if not others and len({read_text(file).strip() for file in classes}) > 1:
+        raise UserError(f"data.root={root}: {' and '.join(map(str, classes))} differ; give all splits the same classes")
     return next(iter(others + classes), None)
 
 
-def read_table(path: Path) -> YoloTable:
-    """Read `path`. Raises: UserError that names it."""
+def read_table(path: Path, root: Path) -> YoloTable:
+    """Read `path`, found in the data set at `root`. Raises: UserError that names it."""
     if path.suffix == ".txt":
         names = [line.strip() for line in read_text(path).splitlines() if line.strip()]
-        return YoloTable(path, [Category(*pair) for pair in enumerate(names)], path.parent, _usual_entries(path.parent))
+        return YoloTable(path, [Category(*pair) for pair in enumerate(names)], root, _usual_entries(root))
     content = _read_yaml(path)
     if "kpt_shape" in content:
         raise UserError(f"{path}: kpt_shape: lines with key points are not read; export the data set for detection")
@@ -64,7 +67,8 @@ def read_table(path: Path) -> YoloTable:
 
 def _usual_entries(root: Path) -> dict[str, list[str]]:
     layouts = {s: [form.format(n) for n in names for form in _USUAL_FOLDERS] for s, names in SPLIT_NAMES.items()}
-    found = {split: [name for name in names if (root / name).is_dir()][:1] for split, names in layouts.items()}
+    spelt = {s: [os.path.relpath(any_case(root, name), root) for name in names] for s, names in layouts.items()}
+    found = {split: [name for name in names if (root / name).is_dir()][:1] for split, names in spelt.items()}
     return found if any(found.values()) else {**found, "train": ["images" if (root / "images").is_dir() else "."]}
 
 
@@ -106,11 +110,11 @@ def _categories(content: dict[str, Any], path: Path) -> list[Category]:
         raise UserError(f"{path}: names must list the classes, [cat, dog] or {{0: cat, 1: dog}}")
     try:
         name_of_number = {int(number): name for number, name in pairs}
-        count = int(content.get("nc") or len(pairs))
+        count = float(content.get("nc") or len(pairs))
     except (TypeError, ValueError) as error:
         raise UserError(f"{path}: nc and the numbers of names must be whole numbers: {error}") from error
     if count != len(pairs):
-        raise UserError(f"{path}: nc: {count}, but names has {len(pairs)}; correct one of them")
+        raise UserError(f"{path}: nc: {content['nc']}, but names has {len(pairs)}; correct one of them")
     if len(name_of_number) < len(pairs) or not 0 <= min(name_of_number) <= max(name_of_number) < 2**31:
         raise UserError(f"{path}: the numbers of names must be different and from 0 to 2^31 - 1")
     return [Category(*pair) for pair in sorted(name_of_number.items())]

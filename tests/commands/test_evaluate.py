@@ -94,3 +94,4 @@ def test_another_format_of_the_same_classes(yolo_root: Path, tmp_path: Path) -> 
     label_map = LabelMap((5, 8, 9), ("dog", "car", "cat"))
     split = load_split(evaluation(root=str(yolo_root)), saved(tmp_path, format="coco"), label_map)
     assert split.labels.tolist() == [2, 0, 1] * 10
+    assert split.label_map == LabelMap((1, 2, 0), ("dog", "car", "cat"))  # results in YOLO's numbers

@@ -35,6 +35,8 @@ def test_a_run_leaves_what_the_contract_says(run: Run) -> None:
     assert (summary["epochs"], summary["steps"], summary["seed"]) == (2, 6, 0)
     assert (summary["data"]["train"], summary["data"]["valid"], summary["data"]["test"]) == (10, 4, None)
     assert summary["data"]["classes"] == ["circle", "square", "triangle"]
+    assert [list(boxes) for boxes in summary["data"]["boxes"].values()] == [summary["data"]["classes"]] * 2
+    assert summary["data"]["pictures_without_boxes"] == {"train": 0, "valid": 0}
     assert summary["model"]["optimizer_groups"] == len(train_rows[0]["lr"])
     assert summary["best"]["weights"] in ("raw", "ema")
     assert summary["weights"] == "random"

@@ -131,3 +131,11 @@ def test_a_label_map_from_elsewhere(tmp_path, write_simple):
     assert split.labels.tolist() == [1]
     with pytest.raises(UserError, match="category 1"):
         read_split(CocoDataConfig(root=str(tmp_path)), "valid", LabelMap((0,), ("other",)))
+
+
+def test_the_same_names_under_other_ids(tmp_path, write_simple, caplog):
+    caplog.set_level("INFO")
+    write_simple(tmp_path)
+    split = read_split(CocoDataConfig(root=str(tmp_path)), "valid", LabelMap((0,), ("cell",)))
+    assert (split.labels.tolist(), split.label_map.category_ids) == ([0], (1,))
+    assert "classes go by name, results have the ids here" in caplog.text

@@ -25,7 +25,7 @@ def test_degenerate_boxes_are_dropped_and_others_clipped(tmp_path, write_simple,
     dataset = read(tmp_path)
     assert dataset.splits["train"].record(0).boxes_xyxy.tolist() == [[90, 90, 100, 100], [0, 0, 15, 15]]
     assert dataset.dropped == {"train": {"degenerate_boxes": 4}, "valid": {}}
-    (warning,) = warnings_of(caplog)
+    (warning, _) = warnings_of(caplog)
     assert "4 dropped" in warning
     assert "1, 2, 3, 4" in warning
 
@@ -237,3 +237,12 @@ def test_bccd(bccd_root, caplog, read):
     train, valid = warnings_of(caplog)
     assert train.endswith(" 2288")
     assert valid.endswith(" 887")
+
+
+def test_two_spellings_of_a_file_and_a_box_half_outside(tmp_path, coco_table, write_split, write_simple, read, caplog):
+    write_simple(tmp_path)
+    pictures = {"a.png": [(1, [91, 0, 20, 10]), (1, [90, 0, 20, 10])], "./a.png": []}
+    write_split(tmp_path, "train", coco_table(pictures, [{"id": 1, "name": "cell"}]))
+    read(tmp_path)
+    assert "1 files stand under several image ids: a.png under ids [1, 2]" in caplog.text
+    assert "1 boxes of 2 lie more than half outside their picture, and are cut to it: annotation ids 1" in caplog.text

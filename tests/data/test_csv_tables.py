@@ -129,6 +129,8 @@ def test_fractions_are_refused(tmp_path, write_csv, read):
         ("a.png,1,1,9,9,cell,holdout\n", ":1: split 'holdout' is none of"),
         ("image,x1,y1,x2,class\na.png,1,1,9,cell\n", ":1: the header must name"),
         ("picture,left,top,right,bottom,what\n", ":1: x1 must be a number, not 'left'"),
+        ("image,x1,y1,x2,y2,class\na.png,1,1,9,9,cat, black\n", ":2: 7 cells for 6 columns"),
+        ("a.png,1,1,9,9,cell,train\na.png,1,1,9,9,cell,\n", ":2: split '' is none of"),
         ('"a' + "x" * 200_000, ":1: not valid CSV"),
         ("\n\na.png,1,1,9,9,\n", ":3: the box has no class"),
     ],
@@ -143,3 +145,24 @@ def test_an_empty_file(tmp_path, write_csv, read):
     write_csv(tmp_path, {"train.csv": "", "valid.csv": PLAIN})
     with pytest.raises(UserError, match="the train split has no pictures"):
         read(tmp_path)
+
+
+def test_width_and_height_are_the_annotated_size(tmp_path, write_csv, read):
+    head = "filename,width,height,class,xmin,ymin,xmax,ymax\n"
+    write_csv(tmp_path, {"train.csv": f"{head}a.png,200,50,cell,10,10,40,30\nb.png,,,,,,,\n", "valid.csv": PLAIN})
+    assert read(tmp_path).splits["train"].sizes_px.tolist() == [[50, 200], [100, 100]]
+    (tmp_path / "train.csv").write_text(f"{head}a.png,200,50,cell,10,10,40,30\na.png,50,50,cell,10,10,40,30\n")
+    with pytest.raises(UserError, match=r"a\.png has lines of different width or height"):
+        read(tmp_path)
+
+
+def test_two_spellings_of_a_file_are_one_picture(tmp_path, write_csv, read):
+    write_csv(tmp_path, {"train.csv": "a.png,1,1,9,9,cell\n./a.png,20,20,30,30,cell\n", "valid.csv": PLAIN})
+    assert read(tmp_path).splits["train"].boxes_xywh.tolist() == [[1, 1, 8, 8], [20, 20, 10, 10]]
+    assert len(read(tmp_path).splits["train"]) == 1
+
+
+def test_difficult_boxes_are_no_targets(tmp_path, write_csv, read):
+    head = "image,x1,y1,x2,y2,class,difficult\n"
+    write_csv(tmp_path, {"train.csv": f"{head}a.png,1,1,9,9,cell,1\na.png,2,2,9,9,cell,0\n", "valid.csv": PLAIN})
+    assert read(tmp_path).splits["train"].crowd.tolist() == [True, False]

@@ -288,3 +288,48 @@ def test_a_cut_splits_nothing_else(tmp_path, write_twenty, read):
 def test_classes_on_the_command_line(override, class_of_name):
     config = compose_config("train", ["data=auto", "data.root=x", "data.classes=[{other:[one,two]}]", override])
     assert config.data.class_of_name == class_of_name
+
+
+def test_other_names_of_splits(tmp_path, coco_table, write_split, read):
+    table = coco_table({"a.png": [(1, [1, 1, 9, 9])]}, [{"id": 1, "name": "cell"}])
+    (tmp_path / "annotations").mkdir()
+    for split in ("Train", "Validation"):
+        file = write_split(tmp_path / "images", split, table)
+        file.rename(tmp_path / "annotations" / f"instances_{split}.json")
+    dataset = read(tmp_path)
+    assert all(split.path(0).is_file() for split in dataset.splits.values())
+    (tmp_path / "annotations" / "instances_Validation.json").rename(tmp_path / "annotations" / "odd.json")
+    with pytest.raises(UserError, match=r"annotations: instances_Train\.json, odd\.json"):
+        read(tmp_path)
+
+
+def test_an_empty_valid_split_is_none(tmp_path, write_twenty, write_split, coco_table, read):
+    write_twenty(tmp_path)
+    write_split(tmp_path, "valid", coco_table({}, [{"id": 1, "name": "cell"}]))
+    with pytest.raises(UserError, match="the valid split has no pictures; remove it"):
+        read(tmp_path)
+    assert len(read(tmp_path, valid_fraction=0.25).splits["valid"]) == 5
+
+
+def test_a_class_that_the_cut_takes_from_train(tmp_path, coco_table, write_split, read, caplog):
+    pictures = {f"{i}.png": [(i, [1, 1, 9, 9])] for i in (1, 2)}
+    write_split(tmp_path, "train", coco_table(pictures, [{"id": 1, "name": "one"}, {"id": 2, "name": "two"}]))
+    lost = read(tmp_path, valid_fraction=0.5).splits["valid"].labels[0]
+    assert f"no box left in train of {('one', 'two')[lost]}; try another data.split_seed" in caplog.text
+
+
+def test_hints_for_what_is_almost_a_data_set(tmp_path, write_animals, read):
+    (tmp_path / "VOCdevkit" / "VOC2012").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"there are .*VOCdevkit/VOC2012: give one of them"):
+        read(tmp_path)
+    (tmp_path / "obj.data").write_text("classes = 1\n")
+    with pytest.raises(UserError, match="export the data set as Ultralytics YOLO"):
+        read(tmp_path)
+    with pytest.raises(UserError, match=rf"is no folder, but {tmp_path} is"):
+        read(tmp_path / "obj.data")
+    write_animals(tmp_path, ["train"], [*ANIMALS, {"id": 11, "name": "gnu"}])
+    with pytest.raises(UserError, match=r"no usable box of data\.classes, gnu"):
+        read(tmp_path, classes=["gnu"], valid_fraction=0.5)
+    with pytest.raises(UserError, match="choose another with split=, of train") as caught:
+        read_split(CocoDataConfig(root=str(tmp_path)), "valid", LabelMap((1,), ("x",)))
+    assert "valid_fraction" not in str(caught.value)

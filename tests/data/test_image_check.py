@@ -102,3 +102,22 @@ def test_progress_counts_over_all_splits(tmp_path, write_simple, read):
     seen = []
     check_images(read(tmp_path), "error", lambda done, total: seen.append((done, total)))
     assert seen == [(1, 2), (2, 2)]
+
+
+def test_a_picture_in_two_splits(tmp_path, write_simple, read, caplog):
+    write_simple(tmp_path)
+    valid = tmp_path / "valid" / "a.png"
+    valid.unlink()
+    valid.symlink_to(tmp_path / "train" / "a.png")
+    check_images(read(tmp_path), "error")
+    assert (
+        f"1 PICTURES ARE IN TRAIN AND IN VALID, so the score says little of new ones; such as {tmp_path}" in caplog.text
+    )
+
+
+def test_the_broken_pictures_of_all_splits_at_once(tmp_path, write_simple, read):
+    write_simple(tmp_path)
+    for split in ("train", "valid"):
+        (tmp_path / split / "a.png").write_bytes(b"")
+    with pytest.raises(UserError, match=r"(?s)train: 1 of 1 pictures.*valid: 1 of 1 pictures"):
+        check_images(read(tmp_path), "error")

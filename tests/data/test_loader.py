@@ -221,6 +221,7 @@ def test_a_picture_that_breaks_during_training(tmp_path, num_workers, what):
     with pytest.raises(UserError) as caught:
         steps_of(make_loader(dataset, num_workers))
     assert str(broken) in str(caught.value)
+    assert "resume=auto" in str(caught.value)
     assert "Traceback" not in str(caught.value)
     assert multiprocessing.active_children() == []
 

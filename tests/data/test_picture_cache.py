@@ -143,3 +143,9 @@ def test_a_containers_limit_counts(tmp_path, monkeypatch):
     assert picture_cache._free_memory() == 45_000_000
     (tmp_path / "memory.max").write_text("max\n")
     assert picture_cache._free_memory() > 100e6
+
+
+def test_a_folder_that_cannot_be_written(split, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"data\.cache_dir=.*cannot be written"):
+        opened(split, "disk", tmp_path / "file" / "pictures")

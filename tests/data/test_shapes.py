@@ -88,3 +88,10 @@ def test_sizes_and_forms_vary():
 def test_an_unknown_kind_of_data_set(config):
     with pytest.raises(UserError, match="data=pictures: choose one of coco, yolo, voc, csv, auto, shapes"):
         replace(config, name="pictures")
+
+
+def test_a_folder_of_other_things_is_left_alone(config, tmp_path):
+    (tmp_path / "shapes" / "train").mkdir(parents=True)
+    with pytest.raises(UserError, match="this folder holds train; add data=auto"):
+        write_shapes(config)
+    assert os.listdir(config.root) == ["train"]

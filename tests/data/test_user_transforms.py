@@ -40,14 +40,14 @@ def test_built_from_paths_and_nested_ones():
 
 
 def test_boxes_are_cut_and_dropped_with_the_picture():
-    def crop(sample):
-        return sample | {key: v2.functional.crop(sample[key], 0, 6, 30, 20) for key in ("image", "boxes")}
+    def shift(sample):
+        moved = {"angle": 0.0, "translate": [-6, 0], "scale": 1.0, "shear": [0.0, 0.0]}
+        return sample | {key: v2.functional.affine(sample[key], **moved) for key in ("image", "boxes")}
 
-    part = apply(crop)
-    assert part.size_px == (30, 20)
-    assert part.boxes_xyxy.tolist() == [[0, 2, 5, 22]]
-    assert part.labels.tolist() == [4]
-    assert apply(crop, min_visible=0.6).labels.tolist() == []
+    part = apply(shift)
+    assert part.boxes_xyxy.tolist() == [[0, 2, 5, 22], [24, 10, 34, 30]]
+    assert part.labels.tolist() == [4, 5]
+    assert apply(shift, min_visible=0.6).labels.tolist() == [5]
 
 
 def test_another_box_format_is_read():
@@ -79,6 +79,7 @@ def test_the_picture_that_came_in_is_left_alone():
     [
         ({"_target_": "GaussianBlur"}, ["augmentation.extra[0]._target_=GaussianBlur", "dotted path"]),
         ({"_target_": "torchvision.transforms.v2.Blur"}, ["torchvision.transforms.v2.Blur", "cannot be imported"]),
+        ({"_target_": "torchvision.transforms.v2.GausianBlur"}, ["did you mean GaussianBlur?"]),
         ({"_target_": "torchvision.transforms.v2.GaussianBlur"}, ["extra[0]", "refuses its arguments", "kernel_size"]),
         ({"_target_": "fractions.Fraction"}, ["extra[0]", "fractions.Fraction", "called"]),
     ],
@@ -97,6 +98,7 @@ def test_refused_before_work_starts(entry, words):
         (v2.RandomCrop(100), ["RandomCrop", "100"]),
         (lambda s: s | {"labels": s["labels"][:1]}, ["2 BoundingBoxes with 1 labels"]),
         (lambda s: None, ["NoneType"]),
+        (v2.Resize([32, 32]), ["Resize", "(30, 40)", "(32, 32)", "model.resolution"]),
     ],
 )
 def test_a_transform_that_fails_is_named(transform, words):

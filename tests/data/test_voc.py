@@ -131,7 +131,9 @@ def test_file_names_that_leave_the_root(tmp_path, write_voc, read):
         read(tmp_path / "set")
 
 
-@pytest.mark.parametrize(("line", "message"), [("../c", "leads out of"), ("nothing", r"nothing\.xml: cannot be read")])
+@pytest.mark.parametrize(
+    ("line", "message"), [("../c", "leads out of"), ("nothing", r"files that do not exist; .*nothing\.xml")]
+)
 def test_faults_of_image_sets(tmp_path, write_voc, read, line, message):
     write_voc(tmp_path, {"Annotations/a": xml(CELL)})
     (tmp_path / "ImageSets" / "Main").mkdir(parents=True)
@@ -169,3 +171,13 @@ def test_other_encodings(tmp_path):
     for encoding in ("utf-8-sig", "utf-16", "iso-8859-1", "windows-1252"):
         (tmp_path / "a.xml").write_bytes(text.format(encoding.removesuffix("-sig")).encode(encoding))
         assert read_file(tmp_path / "a.xml").boxes[0].name == "é"
+
+
+def test_pictures_without_a_file_are_background(tmp_path, write_voc, write_picture, read, caplog):
+    write_voc(tmp_path, {"train/a": xml(CELL), "Validation/b": xml(CELL)})
+    write_picture(tmp_path / "train" / "c.jfif", format="JPEG")
+    (tmp_path / "train" / "d.avif").write_bytes(b"")
+    train = read(tmp_path).splits["train"]
+    assert [(train.path(i).name, len(train.record(i).labels)) for i in range(2)] == [("a.png", 1), ("c.jfif", 0)]
+    assert "1 pictures have no XML file, so no boxes: train/c.jfif" in caplog.text
+    assert "1 pictures left out, save them as JPEG or PNG" in caplog.text

@@ -307,3 +307,30 @@ def test_sizes_are_those_of_the_upright_picture(tmp_path, write_yolo, write_pict
     valid = read(tmp_path).splits["valid"]
     assert valid.sizes_px.tolist() == [[60, 40]]
     np.testing.assert_allclose(valid.record(0).boxes_xyxy, [[16, 18, 24, 42]], rtol=1e-6)
+
+
+def test_label_files_of_no_picture_and_of_two(tmp_path, write_yolo, write_picture, read, caplog):
+    write_yolo(tmp_path, PLAIN)
+    write_picture(tmp_path / "train" / "images" / "a.jpg")
+    (tmp_path / "train" / "labels" / "gone.txt").write_text(BOX)
+    (tmp_path / "train" / "labels" / "classes.txt").write_text("cat\n")
+    read(tmp_path)
+    assert f"1 label files are of no picture: {tmp_path}/train/labels/gone.txt" in caplog.text
+    assert f"1 label files are of several pictures each: {tmp_path}/train/labels/a.txt" in caplog.text
+
+
+def test_classes_beside_the_labels_of_each_split(tmp_path, write_yolo, read):
+    write_yolo(tmp_path, None, layout="{0}")
+    for split in ("train", "valid"):
+        (tmp_path / split / "classes.txt").write_text("cat\ndog\n")
+    assert read(tmp_path).label_map.names == ("cat", "dog")
+    (tmp_path / "valid" / "classes.txt").write_text("dog\ncat\n")
+    with pytest.raises(UserError, match="differ; give all splits the same classes"):
+        read(tmp_path)
+
+
+def test_a_list_of_pictures_elsewhere(tmp_path, write_yolo, read):
+    write_yolo(tmp_path, f"{HEAD}train: train.txt\nval: valid/images\n".replace("nc: 2", "nc: 2.0"))
+    (tmp_path / "train.txt").write_text("data/train/images/a.png\n")
+    with pytest.raises(UserError, match=r"train\.txt:1: .*data/train/images/a\.png does not exist"):
+        read(tmp_path)

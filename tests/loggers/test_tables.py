@@ -46,8 +46,9 @@ def test_nothing_is_cut_on_a_narrow_terminal(console_of):
     console = console_of(40)
     name = "encoder.block11.attention.query.weight.of.the.last.layer"
     print_table("Groups", ("name", "lr"), [(name, "1.0e-4")], console)
-    rows = console.file.getvalue().rpartition("─")[2]
-    assert "".join(rows.split()).replace("1.0e-4", "") == name
+    shown = "".join(console.file.getvalue().split())
+    assert name in shown
+    assert "1.0e-4" in shown
 
 
 def test_paths_are_whole_in_a_pipe(console_of):

@@ -1,5 +1,6 @@
 """Classes and ids: what is rare, missing, called the same, or numbered oddly."""
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
@@ -56,7 +57,7 @@ def check_ids(split: ExaminedSplit) -> Iterator[Finding]:
     orphans = np.flatnonzero(split.owners < 0)
     remedy = "remove them, or add their pictures; training drops them"
     yield from split.of_boxes("orphan_boxes", "warning", "annotations of pictures not in the file", orphans, remedy)
-    names = {name: count for name, count in Counter(raw.file_names).items() if count > 1}
+    names = {name: count for name, count in Counter(map(os.path.normpath, raw.file_names)).items() if count > 1}
     yield from _of_ids(
         split, "shared_files", "warning", "files under several image ids", list(names), "keep one of them"
     )
