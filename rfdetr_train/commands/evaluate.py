@@ -60,8 +60,9 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
         "versions": versions(),
     }
     write_results(run_dir, validation, source)
-    if any(split.dropped.values()):
-        log.warning("scored on what is left of %s, which truth.json holds: dropped %s", split.name, split.dropped)
+    dropped = {reason: count for reason, count in split.dropped.items() if count}
+    if dropped:
+        log.warning("scored on what is left of %s, which truth.json holds; dropped: %s", split.name, dropped)
     plots = RunPlots(run_dir, split, enabled=True, num_samples=config.sample_images)
     plots.draw(validation, with_diagnosis=True)
     plots.write_report()
