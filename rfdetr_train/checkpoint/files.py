@@ -25,7 +25,8 @@ def load(path: Path) -> dict[str, Any]:
     content = load_untrusted(path)
     if "format" not in content or "loop" not in content:
         found = ", ".join(sorted(map(str, content)))[:200]
-        raise UserError(f"{path}: not a checkpoint of rfdetr_train (it holds {found})")
+        foreign = "; of a file of the reference package a run can start: weights=FILE" if "model" in content else ""
+        raise UserError(f"{path}: not a checkpoint of rfdetr_train (it holds {found}){foreign}")
     if content["format"] > FORMAT:
         raise UserError(f"{path}: written by a newer release (format {content['format']}, this one reads {FORMAT})")
     return content

@@ -98,8 +98,17 @@ def load_fitting(
             f"{source}: only {share:.0%} of the model's numbers fit ({name} {there}, {list(own[name].shape)} here); "
             "is it the checkpoint of another model? weights_allow_partial=true takes what fits"
         )
+    _refuse_bad_numbers(fitted, source)
     model.load_state_dict(fitted, strict=False)
     return report
+
+
+def _refuse_bad_numbers(fitted: dict[str, Tensor], source: str) -> None:
+    for name, value in fitted.items():
+        if not value.is_floating_point() and "num_batches_tracked" not in name:
+            raise UserError(f"{source}: {name} holds {value.dtype}, which is no detector's weights")
+        if not value.isfinite().all():
+            raise UserError(f"{source}: {name} holds values that are not finite; take an earlier checkpoint")
 
 
 def _fit(

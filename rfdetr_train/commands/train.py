@@ -36,6 +36,7 @@ from rfdetr_train.engine.signals import StopSignals
 from rfdetr_train.engine.step import TrainStep
 from rfdetr_train.engine.trainer import Trainer
 from rfdetr_train.engine.validator import Validator
+from rfdetr_train.errors import UserError
 from rfdetr_train.loggers.files import METRICS_NAME, MetricsFiles
 from rfdetr_train.loggers.progress import make_progress
 from rfdetr_train.loggers.track import Counter
@@ -49,6 +50,7 @@ log = logging.getLogger(__name__)
 def train(config: TrainConfig, run_dir: Path) -> float | None:
     """Train as `config` says, in `run_dir`; return the best AP of the valid split, what a sweep compares jobs by."""
     check_installed(config.logger.trackers)
+    check_sources(config)
     seed_everything(config.seed)
     # not every operation of the network has a deterministic form on CUDA; torch then warns by name
     torch.use_deterministic_algorithms(config.trainer.deterministic, warn_only=True)
@@ -84,6 +86,16 @@ def train(config: TrainConfig, run_dir: Path) -> float | None:
         with RunSummary(run_dir, run, saver, source, parent, plots).written_at_the_end(), signals:
             trainer.fit()
     return run.loop.best["AP"] if run.loop.best else None
+
+
+def check_sources(config: TrainConfig) -> None:
+    """Refuse a file of weights, or to resume from, that is not there, before the data is read."""
+    for key, value, words in (
+        ("weights", config.weights, ("auto", "coco", "none")),
+        ("resume", config.resume, ("auto",)),
+    ):
+        if value is not None and value not in words and "://" not in value and not Path(value).expanduser().exists():
+            raise UserError(f"{key}={value}: no such file or run folder; give {', '.join(words)} or a path")
 
 
 def seed_everything(seed: int) -> None:

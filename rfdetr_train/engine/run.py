@@ -18,6 +18,7 @@ from rfdetr_train.engine.averaging import NoAverage
 from rfdetr_train.engine.loop_state import LoopState
 from rfdetr_train.engine.optimization import Optimization
 from rfdetr_train.engine.precision import Precision
+from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
 from rfdetr_train.loggers.tables import print_table
 from rfdetr_train.models.rfdetr import RFDETR
@@ -65,6 +66,7 @@ class Run:
 
     def restore(self, saved: dict[str, Any], source: str) -> None:
         """Go on where `saved`, as `read_run` gives it, was written; what does not fit is said and starts afresh."""
+        self._check_adapters(saved, source)
         self.loop.update(saved["loop"])
         self._reconsider_early_stop()
         self._reconsider_best(saved, source)
@@ -90,6 +92,15 @@ class Run:
         if "recipe" in saved:
             self._say_what_differs(saved["recipe"], source)
         log.info("%s: going on after step %d", source, self.loop.step)
+
+    def _check_adapters(self, saved: dict[str, Any], source: str) -> None:
+        """Adapters of a run are part of what it has learnt: other ones, or none, would not go on but begin."""
+        before, now = (saved.get("model_config") or {}).get("lora_rank", 0), self.config.model.lora_rank
+        if before and before != now:
+            raise UserError(
+                f"resume: {source} has adapters, model.lora_rank={before}, here it is {now}; resume with "
+                f"model.lora_rank={before}, or begin a new run from its merged weights: weights={source}"
+            )
 
     def _load_weights(self, saved: dict[str, Any], source: str) -> FitReport:
         names, wanted = saved["class_names"], self.dataset.label_map.names

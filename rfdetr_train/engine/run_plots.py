@@ -11,7 +11,7 @@ from rfdetr_train.engine.augmented_pictures import pictures_of
 from rfdetr_train.engine.validator import Validation
 from rfdetr_train.loggers import diagnosis_plots
 from rfdetr_train.loggers.figure import save_figure
-from rfdetr_train.loggers.files import METRICS_NAME, read_metrics
+from rfdetr_train.loggers.files import EVALUATION_NAME, METRICS_NAME, read_metrics
 from rfdetr_train.loggers.plots import write_plots
 from rfdetr_train.loggers.report import write_report
 from rfdetr_train.loggers.sheet import Picture, draw_sheet
@@ -55,7 +55,7 @@ class RunPlots:
 
     def write_report(self) -> None:
         """Write report.html from what the folder holds by now."""
-        if self.enabled:
+        if self.enabled and any((self.run_dir / name).is_file() for name in (METRICS_NAME, EVALUATION_NAME)):
             with self._carrying_on():
                 log.info("report: %s", write_report(self.run_dir))
 

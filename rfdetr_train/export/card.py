@@ -10,6 +10,8 @@ from rfdetr_train.engine.trained_model import TrainedModel
 BOXES, LOGITS = "boxes_xyxy", "logits"
 """The outputs of an exported program, in this order."""
 
+MERGED = {"lora_rank": 0, "lora_alpha": None, "lora_dropout": 0.0}
+"""Adapters are merged into what is exported."""
 PROGRAM_OUTPUTS = {
     BOXES: "(batch, queries, 4): left, top, right, bottom as fractions 0..1 of the picture",
     LOGITS: "(batch, queries, classes): one for each of `classes`, in their order",
@@ -32,7 +34,7 @@ def model_card(trained: TrainedModel, *, program: bool) -> dict[str, Any]:
     aspect = letterbox if trained.placement.letterbox else "the aspect ratio not kept"
     scores = [scored for scored in (loop["best"], loop["last"]) if scored and scored["step"] == loop["step"]]
     return {
-        "model": asdict(config),
+        "model": {**asdict(config), **MERGED},
         "classes": [{"label": label, **entry} for label, entry in trained.label_map.to_plain().items()],
         "preprocessing": {
             "input": f"images (batch, {config.input_channels}, {height}, {width}), float32, 0..1: bytes over 255",

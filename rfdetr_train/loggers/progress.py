@@ -74,7 +74,7 @@ class Progress(ABC):
         done = self.steps_done - self._steps_before
         if not done:
             return "-:--:--"
-        return _duration((self._clock() - self._started) / done * (self.total_steps - self.steps_done))
+        return _duration((self._clock() - self._started) / done * max(0, self.total_steps - self.steps_done))
 
     def step_text(self, with_parts: bool) -> str:
         """`loss 12.34  lr 1.00e-04  12.3 img/s  1.2 GiB`, with parts of the loss where they have room."""

@@ -180,3 +180,14 @@ def test_another_model_is_refused_unless_asked_for(model_of: ModelOf) -> None:
     assert report.fresh["box_embed.layers.0.weight"] == OTHER_SHAPE
     assert torch.equal(target.box_embed.layers[0].weight, before)
     assert "box_embed.layers.2.bias" in report.taken  # four numbers, whatever the width
+
+
+@pytest.mark.parametrize(("bad", "message"), [
+    (lambda value: value.int(), "holds torch.int32, which is no detector's weights"),
+    (lambda value: value * torch.nan, "holds values that are not finite"),
+])  # fmt: skip
+def test_numbers_that_are_no_weights_are_refused(bad, message):
+    model = torch.nn.Linear(2, 2)
+    saved = {name: bad(value) if name == "bias" else value for name, value in model.state_dict().items()}
+    with pytest.raises(UserError, match=f"FILE: bias {message}"):
+        load_fitting(model, saved, "FILE")

@@ -11,6 +11,7 @@ from comparison import equal_to_the_bit, states
 
 from rfdetr_train.checkpoint import files
 from rfdetr_train.engine.trained_model import load_trained_model
+from rfdetr_train.errors import UserError
 
 Run = Callable[..., Path]
 
@@ -67,3 +68,11 @@ def test_adapters_start_from_a_run_go_on_and_are_merged_into_the_next(run: Run) 
     assert not [name for name in merged if "lora" in name]
     name = adapted[0].replace("base_layer.", "")
     assert not torch.equal(merged[name], base[name])
+
+
+def test_a_run_with_adapters_does_not_go_on_without_them(run: Run) -> None:
+    pytest.importorskip("peft")
+    adapted = run("adapted", *SAVED, "model.lora_rank=2", "trainer.max_steps=1")
+    for rank in (0, 4):
+        with pytest.raises(UserError, match=rf"has adapters, model.lora_rank=2, here it is {rank}; resume with"):
+            run(f"rank{rank}", f"resume={adapted}", f"model.lora_rank={rank}", "trainer.max_steps=2")
