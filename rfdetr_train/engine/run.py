@@ -91,6 +91,10 @@ class Run:
             restore_random_state(saved["random"])
         if "recipe" in saved:
             self._say_what_differs(saved["recipe"], source)
+            before = max(float(group["lr"]) for group in saved["optimizer"]["param_groups"])
+            now = max(self.optimization.scheduler.last_lr.values())
+            if abs(now - before) > 0.01 * before:
+                log.warning("%s: its highest rate was %.3g, this schedule goes on at %.3g", source, before, now)
         log.info("%s: going on after step %d", source, self.loop.step)
 
     def _check_adapters(self, saved: dict[str, Any], source: str) -> None:
