@@ -48,7 +48,7 @@ def reader(tmp_path: Path):
     """A process group: one that has read a batch from two workers, and waits for a line before it reads the others."""
     script = tmp_path / "reader.py"
     script.write_text(READER)
-    command = [sys.executable, str(script), str(tmp_path)]
+    command = [sys.executable, str(script), str(tmp_path / "shapes")]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
