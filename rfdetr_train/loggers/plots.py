@@ -120,8 +120,8 @@ def average_precision(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
 FIGURES = {
     "losses": losses,
     "average_precision": average_precision,
-    "learning_rates": learning_rates,
     "gradient_norm": gradient_norm,
+    "learning_rates": learning_rates,
 }
 """What is drawn of a run's rows."""
 
