@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -40,6 +40,12 @@ def match_classes(saved: LogitNames | None, wanted: Sequence[str], source: str) 
     log.warning("%s: has other classes (%s); taken over by name: %s; new: %s",
                 source, _shown([name for name in saved if name]), _shown(taken), _shown(new))  # fmt: skip
     return rows if taken else [None] * len(names)
+
+
+def select_logits(state: Mapping[str, Tensor], logits: Sequence[int]) -> dict[str, Tensor]:
+    """Weights whose class heads have only these logits, in this order."""
+    chosen = list(logits)
+    return {name: value[chosen] if CLASS_HEAD.fullmatch(name) else value for name, value in state.items()}
 
 
 def by_class(value: Tensor, target: Tensor, rows: Sequence[int | None]) -> tuple[Tensor | None, str]:

@@ -39,6 +39,20 @@ SIZES = {
     "sampling_points": "dec_n_points", "num_queries": "num_queries", "group_detr": "group_detr",
 }  # fmt: skip
 """Our key of the model -> the reference's."""
+COMMON_SIZES = {
+    "encoder": "dinov2_windowed_small", "hidden_dim": 256, "sa_nheads": 8, "ca_nheads": 16, "dec_n_points": 2,
+    "num_queries": 300, "group_detr": 13,
+}  # fmt: skip
+VARIANT_SIZES = {
+    "RFDETRNano": (384, 24, 16, 2, 2, [3, 6, 9, 12]),
+    "RFDETRSmall": (512, 32, 16, 2, 3, [3, 6, 9, 12]),
+    "RFDETRMedium": (576, 36, 16, 2, 4, [3, 6, 9, 12]),
+    "RFDETRLarge": (704, 44, 16, 2, 4, [3, 6, 9, 12]),
+    "RFDETRBase": (560, 37, 14, 4, 3, [2, 5, 8, 11]),
+}
+"""What a file means that has `model_name` and no sizes; VARIANT_KEYS names the columns."""
+VARIANT_KEYS = ("resolution", "positional_encoding_size", "patch_size", "num_windows", "dec_layers",
+                "out_feature_indexes")  # fmt: skip
 LOGITS_BY_CATEGORY_ID = ("coco", "o365")
 """The reference's data formats in which logit k is category id k, whatever the list of names."""
 
@@ -72,8 +86,28 @@ def read_run(path: Path) -> State:
     return saved
 
 
+def known_classes(saved: State, path: Path) -> tuple[LabelMap, list[int]]:
+    """The classes of a detector of the reference, and their logits, behind them one that has no class.
+
+    The ids are COCO's where the logits are COCO's, else the places of the names, from 0. Raises UserError where the
+    file does not tell the classes or the sizes of its model.
+    """
+    names = saved["class_names"] or ()
+    named = [logit for logit, name in enumerate(names) if name]
+    if not named or saved["model_config"] is None:
+        lacks = "the sizes of its model" if named else "which logit is which class"
+        raise UserError(f"{path}: does not tell {lacks}; a run can begin from its weights: weights={path}")
+    ids = named if tuple(names) == tuple(COCO_LOGITS) else range(len(named))
+    return LabelMap(tuple(ids), tuple(names[logit] for logit in named)), [*named, names.index(None)]
+
+
 def model_config_from_reference(args: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What `ModelConfig` takes, from the reference's arguments; None where they do not tell all sizes."""
+    """What `ModelConfig` takes, from the reference's arguments; None where they do not tell all sizes.
+
+    Those that are missing are the ones of the variant that `model_name` names.
+    """
+    if sizes := VARIANT_SIZES.get(str(args.get("model_name"))):
+        args = {**COMMON_SIZES, **dict(zip(VARIANT_KEYS, sizes, strict=True)), **args}
     encoder = str(args.get("encoder", ""))
     if any(args.get(theirs) is None for theirs in SIZES.values()) or not encoder.startswith("dinov2_windowed_"):
         return None
@@ -112,7 +146,8 @@ def _from_reference(content: State, path: Path) -> State:
 
 def _arguments(content: State) -> dict[str, Any]:
     args = content.get("args") or content.get("hyper_parameters") or {}
-    return {**(vars(args) if isinstance(args, argparse.Namespace) else args), **(content.get("model_config") or {})}
+    args = vars(args) if isinstance(args, argparse.Namespace) else args
+    return {"model_name": content.get("model_name"), **args, **(content.get("model_config") or {})}
 
 
 def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

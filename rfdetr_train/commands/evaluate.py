@@ -17,6 +17,7 @@ from rfdetr_train.engine.run_plots import RunPlots
 from rfdetr_train.engine.signals import StopSignals
 from rfdetr_train.engine.trained_model import load_trained_model
 from rfdetr_train.engine.validator import Validation, Validator
+from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
 from rfdetr_train.loggers.files import EVALUATION_NAME, write_json
 from rfdetr_train.loggers.progress import make_progress
@@ -33,7 +34,8 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
     precision = Precision(config.precision, choose_device(config.device, key="device"), key="precision")
     model = trained.model.to(precision.device)
     log.info("%s (%s weights) on %s of %s", trained.path, trained.weights, split.name, split.folder)
-    log.info("precision %s (of the run: %s)", precision.name, trained.saved["config"]["trainer"]["precision"])
+    of_run = trained.config.get("trainer", {}).get("precision", "not known")
+    log.info("precision %s (of the run: %s)", precision.name, of_run)
     with StopSignals("finishing the batch; nothing is written") as signals, make_progress(config.progress) as progress:
         validator = Validator(
             split,
@@ -83,7 +85,11 @@ def load_split(config: EvaluateConfig, saved: dict[str, Any], label_map: LabelMa
 
 def choose_data(config: EvaluateConfig, saved: dict[str, Any]) -> DataConfig:
     """The data set as the run read it; another one in its own format and splits, for the same classes."""
-    trained, own, root = saved["config"]["data"], config.data, config.data.root or saved["data_root"]
+    own, root_of_run = config.data, saved.get("data_root")  # of a file of the reference nothing is known
+    trained = saved["config"]["data"] if saved["config"] else {}
+    root = own.root or root_of_run
+    if root is None:
+        raise UserError(f"checkpoint={config.checkpoint}: does not name its data set; give data.root=PATH")
     known = {field.name for field in dataclasses.fields(DataConfig)}
     changes = {
         "name": "auto",
@@ -92,12 +98,12 @@ def choose_data(config: EvaluateConfig, saved: dict[str, Any]) -> DataConfig:
         "on_error": own.on_error,
         "max_megapixels": own.max_megapixels,
     }
-    if os.path.abspath(root) != os.path.abspath(saved["data_root"]):
+    if root_of_run is None or os.path.abspath(root) != os.path.abspath(root_of_run):
         changes |= {"format": own.format, "valid_fraction": None, "split_seed": 0}
     elif own.format != "auto":
         changes["format"] = own.format
     kept = {key: value for key, value in trained.items() if key in known}
-    return DataConfig(**{"format": "coco", **kept, **changes})  # older runs knew no other format
+    return DataConfig(**{**({"format": "coco"} if trained else {}), **kept, **changes})  # older runs knew only coco
 
 
 def write_results(run_dir: Path, validation: Validation, source: dict[str, Any]) -> None:

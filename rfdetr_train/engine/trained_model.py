@@ -7,6 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from rfdetr_train.checkpoint import files
+from rfdetr_train.checkpoint.class_heads import select_logits
+from rfdetr_train.checkpoint.reference_run import known_classes, read_checkpoint
 from rfdetr_train.checkpoint.starting_weights import best_kind
 from rfdetr_train.config import ModelConfig
 from rfdetr_train.data.placement import Placement
@@ -31,9 +33,14 @@ class TrainedModel:
     """The whole content of the file: config, loop, data_root, versions and so on."""
 
     @property
+    def config(self) -> dict[str, Any]:
+        """The config of its run; empty for a file of the reference package."""
+        return self.saved["config"] or {}
+
+    @property
     def placement(self) -> Placement:
         """How its pictures are brought to the size of its input."""
-        return Placement.of(self.saved["config"]["data"].get("resize", "stretch"), self.model.config)
+        return Placement.of(self.config.get("data", {}).get("resize", "stretch"), self.model.config)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The weights as they leave this program: our names, adapters merged."""
@@ -41,17 +48,26 @@ class TrainedModel:
 
 
 def load_trained_model(reference: str | Path, weights: str = "auto") -> TrainedModel:
-    """The detector of a checkpoint file or run folder (its best.pt, else its last.pt).
+    """The detector of a run folder (its best.pt, else its last.pt), a checkpoint file, or one of the reference package.
 
     `weights` is raw, ema, or auto: those that scored best when the checkpoint was written. Nothing but the file is
-    needed, wherever it lies. Raises `UserError` for a file that is no checkpoint, or holds no average where `ema` asks.
+    needed, wherever it lies. Raises `UserError` for a file that is no checkpoint, one of the reference that does not
+    tell its sizes and classes, or one that holds no average where `ema` asks.
     """
     path = files.resolve(reference, prefer=("best", "last"))
-    saved = files.load(path)
+    saved = read_checkpoint(path)
     kind = _choose_weights(weights, saved, path)
-    label_map = LabelMap.from_plain(saved["label_map"])
+    state = saved["model"] if kind == "raw" else saved["ema"]["model"]
+    if "recipe" in saved:  # the reference's: logits by category id, or a class that is not named
+        label_map, logits = known_classes(saved, path)
+        state = select_logits(state, logits)
+    else:
+        label_map = LabelMap.from_plain(saved["label_map"])
     model = build_model(ModelConfig(**saved["model_config"]), len(label_map.names))
-    model.load_state_dict(saved["model"] if kind == "raw" else saved["ema"]["model"])
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise UserError(f"{path}: its weights are not of the sizes that it tells: {str(error)[:400]}") from error
     return TrainedModel(model.eval(), label_map, path, kind, saved)
 
 

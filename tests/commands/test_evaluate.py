@@ -11,6 +11,7 @@ from rfdetr_train.cli import compose_config
 from rfdetr_train.commands.evaluate import choose_data, evaluate, load_split
 from rfdetr_train.commands.train import train
 from rfdetr_train.config import DataConfig, EvaluateConfig, EvaluateDataConfig
+from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
 
 SMALL = [
@@ -81,6 +82,12 @@ def test_another_data_set_has_its_own_format_and_splits(tmp_path: Path) -> None:
 def test_a_run_of_before_the_formats(tmp_path: Path) -> None:
     run = {"config": {"data": {"name": "coco", "root": str(tmp_path)}}, "data_root": str(tmp_path)}
     assert choose_data(evaluation(), run).format == "coco"
+
+
+def test_a_file_of_the_reference_package_does_not_know_its_data_set(tmp_path: Path) -> None:
+    assert choose_data(evaluation(root=str(tmp_path)), {"config": None}).format == "auto"
+    with pytest.raises(UserError, match=r"checkpoint=x: does not name its data set; give data.root=PATH"):
+        choose_data(evaluation(), {"config": None})
 
 
 def test_another_format_of_the_same_classes(yolo_root: Path, tmp_path: Path) -> None:

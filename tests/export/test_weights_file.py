@@ -1,3 +1,4 @@
+import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,38 +9,32 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from rfdetr_train.checkpoint.reference_run import (
+    COMMON_SIZES,
+    VARIANT_KEYS,
+    VARIANT_SIZES,
+    model_config_from_reference,
+)
 from rfdetr_train.checkpoint.starting_weights import read_weights
 from rfdetr_train.cli import compose_config
 from rfdetr_train.config import ModelConfig
-from rfdetr_train.engine.trained_model import TrainedModel
+from rfdetr_train.engine.trained_model import TrainedModel, load_trained_model
 from rfdetr_train.errors import UserError
 from rfdetr_train.export.weights_file import reference_config, reference_file, safetensors_file
-
-COMMON = {"encoder": "dinov2_windowed_small", "hidden_dim": 256, "sa_nheads": 8, "ca_nheads": 16, "dec_n_points": 2,
-          "num_queries": 300, "num_select": 300, "group_detr": 13}  # fmt: skip
-"""What the config classes of rfdetr 1.11.2 have in common; below, what they differ in."""
-PUBLISHED = {
-    "nano": (384, 24, 16, 2, 2, [3, 6, 9, 12]),
-    "small": (512, 32, 16, 2, 3, [3, 6, 9, 12]),
-    "medium": (576, 36, 16, 2, 4, [3, 6, 9, 12]),
-    "large": (704, 44, 16, 2, 4, [3, 6, 9, 12]),
-    "base": (560, 37, 14, 4, 3, [2, 5, 8, 11]),
-}
+from rfdetr_train.labels import LabelMap
 
 
 def model_config(*overrides: str) -> ModelConfig:
     return compose_config("train", list(overrides)).model
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", ["nano", "small", "medium", "large", "base"])
 def test_sizes_are_those_of_the_reference_package(name: str) -> None:
-    keys = ("resolution", "positional_encoding_size", "patch_size", "num_windows", "dec_layers",
-            "out_feature_indexes")  # fmt: skip
-    sizes = dict(zip(keys, PUBLISHED[name], strict=True))
-    config = replace(
-        model_config(f"model={name}"), feature_blocks=sizes["out_feature_indexes"]
-    )  # null is settled by a model
-    assert reference_config(config) == COMMON | sizes
+    sizes = dict(zip(VARIANT_KEYS, VARIANT_SIZES[f"RFDETR{name.capitalize()}"], strict=True))
+    config = replace(model_config(f"model={name}"), feature_blocks=sizes["out_feature_indexes"])  # null: by the model
+    assert reference_config(config) == COMMON_SIZES | sizes | {"num_select": 300}
+    told = ModelConfig(**model_config_from_reference({"model_name": f"RFDETR{name.capitalize()}"}))
+    assert reference_config(told) == COMMON_SIZES | sizes | {"num_select": 300}
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +58,38 @@ def test_a_reference_file_holds_what_its_loader_asks_for(nano: TrainedModel, tmp
     own = nano.model.state_dict()
     assert start.state.keys() == own.keys()
     assert all(torch.equal(start.state[name], own[name]) for name in own)
+
+
+def test_a_reference_file_is_a_detector_here_too(nano: TrainedModel, tmp_path: Path) -> None:
+    path = tmp_path / "model.pth"
+    path.write_bytes(reference_file(nano))
+    loaded = load_trained_model(path)
+    assert loaded.label_map == LabelMap((0, 1, 2), ("ant", "bee", "zebra"))  # the file knows no ids
+    own = nano.model.state_dict()
+    assert all(torch.equal(value, own[name]) for name, value in loaded.model.state_dict().items())
+    assert loaded.model.config.size_px == (384, 384)
+
+    content = torch.load(path, weights_only=True)
+    del content["args"]["class_names"]
+    torch.save(content, path)
+    with pytest.raises(UserError, match=r"does not tell which logit is which class.*weights="):
+        load_trained_model(path)
+
+
+def test_the_published_logits_are_those_of_cocos_classes(nano: TrainedModel, tmp_path: Path) -> None:
+    content = torch.load(io.BytesIO(reference_file(nano)), weights_only=True)
+    del content["args"]["class_names"]
+    for name, value in content["model"].items():
+        if "class_embed" in name:  # row k of 91 holds k
+            content["model"][name] = torch.arange(91.0).view(91, *[1] * (value.ndim - 1)).expand(91, *value.shape[1:])
+    torch.save(content, tmp_path / "published.pth")
+    loaded = load_trained_model(tmp_path / "published.pth")
+    assert len(loaded.label_map.names) == 80
+    label_of_name = dict(zip(loaded.label_map.names, range(80), strict=True))
+    for name, category_id in (("person", 1), ("stop sign", 13), ("toothbrush", 90)):  # of instances_val2017.json
+        label = label_of_name[name]
+        assert loaded.label_map.category_ids[label] == category_id
+        assert loaded.model.class_embed.bias[label].item() == category_id
 
 
 @pytest.mark.parametrize(
