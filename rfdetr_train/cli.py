@@ -34,9 +34,11 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
     if {"-h", "--help"} & set(arguments):
-        from rfdetr_train.cli_help import help_text
+        from rfdetr_train.cli_help import command_help, help_text
 
-        sys.stdout.write(help_text(conf_dir(), (*COMMANDS, *FOLDER_COMMANDS)))
+        of_command = arguments[0] in COMMANDS
+        page = command_help(arguments[0]) if of_command else help_text(conf_dir(), (*COMMANDS, *FOLDER_COMMANDS))
+        sys.stdout.write(page)
         return 0
     if "--version" in arguments:
         sys.stdout.write(f"rfdetr_train {__version__}\n")

@@ -1,7 +1,11 @@
 """What the command line says: its help, and an explanation of what it refuses."""
 
+import ast
 import dataclasses
+import inspect
+import textwrap
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import get_type_hints
 
@@ -32,9 +36,8 @@ Flags
   --cfg job          print the whole config and stop        --help       this page
   -m                 sweep: key=a,b runs every combination  --version    the version
 
-Every key, its default and its meaning: rfdetr_train/config/, or --cfg job.
+Every key and its meaning: COMMAND --help; its value: --cfg job.
 """
-
 
 GROUP_COMMANDS = ("train", "doctor")
 """Those that have groups to choose from."""
@@ -44,6 +47,49 @@ def help_text(conf: Path, commands: Iterable[str]) -> str:
     """The page of `--help`; the groups are read from the folders of `conf`."""
     lines = [f"  {group:<14} {', '.join(options)}" for group, options in option_names(conf).items()]
     return HELP.format(commands="|".join(commands), groups="\n".join(lines))
+
+
+def command_help(command: str) -> str:
+    """The page of `COMMAND --help`: every key with its meaning."""
+    lines = [f"python -m rfdetr_train {command} key=value ...", ""]
+    for key, meaning in key_meanings(command):
+        lines += textwrap.wrap(f"{key}  {meaning}", width=118, subsequent_indent="    ", break_on_hyphens=False)
+    lines += ["", f"Their values: python -m rfdetr_train {command} --cfg job"]
+    return "\n".join(lines) + "\n"
+
+
+def key_meanings(command: str) -> Iterable[tuple[str, str]]:
+    """Every key of a command and what it does, then those that only one choice of a group has."""
+    from rfdetr_train import schema
+
+    common = dict(_meanings(schema.COMMANDS[command], ""))
+    yield from common.items()
+    for group, choices in schema.GROUPS.items() if command in GROUP_COMMANDS else ():
+        for choice, own in choices.items():
+            for key, meaning in _meanings(own, f"{group}."):
+                if key not in common:
+                    yield key, f"(with {group}={choice}) {meaning}"
+
+
+def _meanings(schema: type, prefix: str) -> Iterable[tuple[str, str]]:
+    """Dotted key and docstring of each field, section after section."""
+    hints = get_type_hints(schema)
+    docs = {name: doc for base in reversed(schema.__mro__) for name, doc in _field_docs(base)}
+    for name in (field.name for field in dataclasses.fields(schema)):
+        if dataclasses.is_dataclass(hints[name]):
+            yield from _meanings(hints[name], f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", docs.get(name, "")
+
+
+def _field_docs(schema: type) -> Iterable[tuple[str, str]]:
+    """Name and docstring of each field that the class itself declares, read from its source."""
+    if not dataclasses.is_dataclass(schema):
+        return
+    body = ast.parse(textwrap.dedent(inspect.getsource(schema))).body[0].body  # type: ignore[attr-defined]
+    for declared, below in pairwise(body):
+        if isinstance(declared, ast.AnnAssign) and isinstance(below, ast.Expr):
+            yield ast.unparse(declared.target), " ".join(ast.literal_eval(below.value).split())
 
 
 def option_names(conf: Path) -> dict[str, list[str]]:

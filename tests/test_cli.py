@@ -1,6 +1,7 @@
 """The command line as a user meets it, in a process of its own."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rfdetr_train.cli_help import explain
+from rfdetr_train.cli import COMMANDS, run
+from rfdetr_train.cli_help import explain, key_meanings, known_keys
 from rfdetr_train.errors import did_you_mean
 
 
@@ -35,6 +37,17 @@ def test_help_lists_commands_and_choices_without_importing_anything_heavy(tmp_pa
     assert "evaluate" in shown
     assert "nano" in shown
     assert "adamw" in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_says_what_every_key_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    meanings = dict(key_meanings(command))
+    assert meanings.keys() <= known_keys(command)
+    for key, meaning in meanings.items():
+        assert key in shown
+        assert len(re.sub(r"^\(with .*?\)", "", meaning)) > 5, f"{key} has no docstring"
 
 
 def test_printing_the_config_takes_under_a_second_and_no_torch(tmp_path: Path) -> None:
