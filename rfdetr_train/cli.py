@@ -1,16 +1,18 @@
 """The command line: compose a config with Hydra, check it, and hand plain dataclasses to a command."""
 
-import importlib
 import logging
 import os
 import secrets
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rfdetr_train import __version__
+from rfdetr_train.commands import find_command
 from rfdetr_train.errors import Interrupted, JobFailed, UserError, did_you_mean
 
 COMMANDS = ("train", "evaluate", "predict", "export", "doctor")
@@ -48,7 +50,7 @@ def run(arguments: list[str]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and every error is shown in one way: ours
     try:
         if arguments[:1] and arguments[0] in FOLDER_COMMANDS:
-            _find_command(arguments[0])(arguments[1:])
+            find_command(arguments[0])(arguments[1:])
             return 0
         command, arguments = _split_command(_with_checkpoint(arguments))
         _run_hydra(command, arguments)
@@ -116,11 +118,33 @@ def _run_hydra(command: str, arguments: list[str]) -> None:
     import hydra
 
     _prepare_hydra()
-    sys.argv = ["rfdetr_train", *arguments]
     task = _Task(command)
-    hydra.main(version_base=None, config_path=str(conf_dir()), config_name=command)(task)()
+    with _among_processes(arguments) as overrides:
+        sys.argv = ["rfdetr_train", *arguments, *overrides]
+        hydra.main(version_base=None, config_path=str(conf_dir()), config_name=command)(task)()
     if task.failure is not None:
         raise JobFailed(str(task.failure)) from task.failure
+
+
+@contextmanager
+def _among_processes(arguments: list[str]) -> Iterator[list[str]]:
+    """Overrides that let one of the processes of torchrun make the run folder and log, and all others none."""
+    if "LOCAL_RANK" not in os.environ:  # torch, which is slow to import, is not asked for nothing
+        yield []
+        return
+    from rfdetr_train import distributed
+
+    if distributed.size() > 1 and {"-m", "--multirun"} & set(arguments):
+        raise UserError("-m: a sweep under torchrun would hang in its second job; leave torchrun out and sweep with "
+                        "trainer.devices=N, or start torchrun for each job")  # fmt: skip
+    if distributed.is_main():
+        yield []
+        return
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            yield [f"hydra.run.dir={folder}", "hydra.job_logging.root.handlers=[file]"]
+    except Exception as error:
+        raise JobFailed(str(distributed.first_failure(error))) from error  # the main process says it
 
 
 def _prepare_hydra() -> None:
@@ -151,7 +175,9 @@ class _Task:
     def __call__(self, composed: Any) -> float | None:
         from hydra.core.hydra_config import HydraConfig
         from hydra.types import RunMode
+        from omegaconf import OmegaConf
 
+        from rfdetr_train import distributed, processes
         from rfdetr_train.composed import make_paths_absolute, save_config, to_dataclass
 
         run_dir = Path(HydraConfig.get().runtime.output_dir).resolve()
@@ -159,31 +185,18 @@ class _Task:
             make_paths_absolute(composed)
             config = to_dataclass(composed)
             save_config(composed, HydraConfig.get().runtime.choices, run_dir, self.command)
-            return _find_command(self.command)(config, run_dir)
+            logs: Any = OmegaConf.to_container(HydraConfig.get().job_logging, resolve=True)
+            return processes.run(self.command, config, run_dir, logs)
         except Interrupted:
             raise
-        except Exception as error:
-            _log_failure(error, run_dir / f"{self.command}.log")
+        except Exception as raised:
+            error = distributed.first_failure(raised)
+            processes.log_failure(error, run_dir / f"{self.command}.log")
             traceback.clear_frames(error.__traceback__)  # the model of a failed job must not outlive it in a sweep
             if HydraConfig.get().mode == RunMode.MULTIRUN:
                 raise JobFailed(str(error)) from error  # the sweep goes on with the other jobs, and then names this one
             self.failure = error  # raised once Hydra is done, whose own report would only say it again
             return None
-
-
-def _find_command(command: str) -> Callable[..., Any]:
-    """The function that a command is: `commands/evaluate.py` has `evaluate`."""
-    return getattr(importlib.import_module(f"rfdetr_train.commands.{command}"), command)
-
-
-def _log_failure(error: Exception, log_file: Path) -> None:
-    """One plain message on the terminal; the traceback goes into the job's own log at once."""
-    if isinstance(error, UserError):
-        log.error("%s", error)
-    else:
-        log.error("%s: %s (the traceback is in %s)", type(error).__name__, error, log_file)
-    log.debug("traceback", exc_info=error)
-    logging.shutdown()  # flush: the next job of a sweep opens a log of its own
 
 
 def compose_config(command: str, overrides: list[str]) -> Any:

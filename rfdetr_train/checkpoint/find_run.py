@@ -11,7 +11,9 @@ log = logging.getLogger(__name__)
 
 NOT_PART_OF_A_RUN = ("resume", "run_dir", "name", "notes", "logger", "checkpoint")
 """Keys that two runs may differ in and still be the same run for `resume=auto`."""
-NOT_PART_OF_A_TRAINER = ("epochs", "max_steps", "early_stopping", "log_every_steps", "memory_budget_gib")
+NOT_PART_OF_A_TRAINER = (
+    "epochs", "max_steps", "early_stopping", "log_every_steps", "memory_budget_gib", "devices", "timeout_minutes",
+)  # fmt: skip
 """The same of the section `trainer`: a run that is to last longer goes on."""
 
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from rfdetr_train import distributed
 from rfdetr_train.checkpoint.versions import versions
 from rfdetr_train.config import DataConfig, EvaluateConfig
 from rfdetr_train.data.dataset import read_split
@@ -50,13 +51,16 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
             input_channels=model.config.input_channels,
             placement=trained.placement,
         )
-        validation = validator(model, on_batch=signals.raise_if_received)
+        validation = validator(model, on_batch=signals.raise_if_noted_anywhere)
+    if not distributed.is_main():
+        return validation.metrics.overall["AP"]
     source = {
         "checkpoint": str(trained.path),
         "weights": trained.weights,
         "split": split.name,
         "data_root": str(split.folder),
         "precision": precision.name,
+        "processes": distributed.size(),
         "max_dets": config.max_dets,
         "backend": validator.evaluator.backend,
         "versions": versions(),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rfdetr_train import distributed
 from rfdetr_train.checkpoint.versions import versions
 from rfdetr_train.data.sample import Split
 from rfdetr_train.engine.run import Run
@@ -67,6 +68,7 @@ class RunSummary:
             "precision": run.precision.name,
             "seed": config.seed,
             "batch_size": config.trainer.batch_size,
+            "processes": distributed.size(),
             "weights": self.weights,
             "data": self._data(),
             "model": self._model(),

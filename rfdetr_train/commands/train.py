@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from rfdetr_train import distributed
 from rfdetr_train.checkpoint import files
 from rfdetr_train.checkpoint.class_heads import match_classes
 from rfdetr_train.checkpoint.find_run import find_resume, refuse_used_folder
@@ -58,13 +59,13 @@ def train(config: TrainConfig, run_dir: Path) -> float | None:
     dataset = load_data(config)
     criterion = build_criterion(config, dataset)
     log.info("device %s, precision %s, seed %d", precision.device, precision.name, config.seed)
-    parent = find_resume(config.resume, run_dir, Path(config.run_dir), dataclasses.asdict(config))
-    if parent is None:
-        refuse_used_folder(run_dir)
+    found = distributed.from_main(lambda: find_parent(config, run_dir))
+    parent = Path(found) if found else None
     saved = read_run(parent) if parent else None
     pretrained = config.model.pretrained and parent is None
-    model = build_model(config.model, len(dataset.label_map.names), pretrained).to(precision.device)
-    source = str(parent) if parent else load_starting_weights(model, config, dataset)
+    with distributed.one_after_the_first():  # of a download
+        model = build_model(config.model, len(dataset.label_map.names), pretrained).to(precision.device)
+        source = str(parent) if parent else load_starting_weights(model, config, dataset)
     config = settle_batch_size(config, saved, model, criterion, precision, len(dataset.splits["train"]))
 
     with ExitStack() as stack:
@@ -73,19 +74,29 @@ def train(config: TrainConfig, run_dir: Path) -> float | None:
         optimization = build_optimization(config, model, length, precision.device)
         average = build_average(config.ema, model)
         run = Run(config, dataset, model, optimization, average, precision, loader.images_per_epoch)
-        saver = Saver(run_dir / "checkpoints", config.checkpoint, run.to_checkpoint)
+        saver = distributed.only_on_main(Saver, run_dir / "checkpoints", config.checkpoint, run.to_checkpoint)
         if parent is not None and saved is not None:
             run.restore(saved, str(parent))
             if "recipe" in saved:  # a file of the reference, which would not do as one of ours
                 saver.save(run.loop.step)
             else:
                 saver.adopt(parent, run.loop.best)
-            continue_metrics(parent, run_dir, run)
+            if distributed.is_main():
+                continue_metrics(parent, run_dir, run)
         signals, plots = StopSignals(), build_plots(config, dataset, run_dir)
         trainer = build_trainer(run, run_dir, loader, length, criterion, saver, signals, plots, stack)
-        with RunSummary(run_dir, run, saver, source, parent, plots).written_at_the_end(), signals:
+        summary = distributed.only_on_main(RunSummary, run_dir, run, saver, source, parent, plots)
+        with summary.written_at_the_end(), signals:
             trainer.fit()
     return run.loop.best["AP"] if run.loop.best else None
+
+
+def find_parent(config: TrainConfig, run_dir: Path) -> str | None:
+    """The checkpoint that the run resumes from; a new run is refused in a folder that holds one."""
+    parent = find_resume(config.resume, run_dir, Path(config.run_dir), dataclasses.asdict(config))
+    if parent is None:
+        refuse_used_folder(run_dir)
+    return str(parent) if parent else None
 
 
 def check_sources(config: TrainConfig) -> None:
@@ -137,7 +148,10 @@ def settle_batch_size(
     if saved is not None and saved["config"]:
         size = saved["config"]["trainer"]["batch_size"]
     else:
-        size = find_batch_size(config, model, criterion, precision, max(training_sides(config)), num_pictures)
+        side_px = max(training_sides(config))
+        size = distributed.from_main(
+            lambda: find_batch_size(config, model, criterion, precision, side_px, num_pictures)
+        )
     log.info("batch_size=auto: %d", size)
     return dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, batch_size=size))
 
@@ -155,7 +169,8 @@ def build_criterion(config: TrainConfig, dataset: Dataset) -> Criterion:
 def build_plots(config: TrainConfig, dataset: Dataset, run_dir: Path) -> RunPlots:
     """What draws the run."""
     valid = dataset.splits["valid"]
-    return RunPlots(run_dir, valid, enabled=config.logger.plots, num_samples=config.logger.sample_images)
+    enabled = config.logger.plots and distributed.is_main()
+    return RunPlots(run_dir, valid, enabled=enabled, num_samples=config.logger.sample_images)
 
 
 def build_trainer(
@@ -190,8 +205,12 @@ def build_trainer(
         input_channels=config.model.input_channels,
         placement=Placement.of(config.data.resize, config.model),
     )
-    trackers = stack.enter_context(Trackers(config.logger, run_dir, dataclasses.asdict(config)))
-    recorder = Recorder(run_dir, progress, plots, length, every, config.logger, trackers, run.precision.device)
+    trackers = distributed.only_on_main(Trackers, config.logger, run_dir, dataclasses.asdict(config))
+    stack.enter_context(trackers)
+    device = run.precision.device
+    recorder = distributed.only_on_main(
+        Recorder, run_dir, progress, plots, length, every, config.logger, trackers, device
+    )
     return Trainer(run, step, loader, validator, recorder, saver, signals)
 
 

@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+from rfdetr_train import distributed
 from rfdetr_train.checkpoint.versions import versions
 from rfdetr_train.config import TrainConfig
 from rfdetr_train.criterion import find_class_weights
@@ -60,7 +61,8 @@ def build_loader(config: TrainConfig, dataset: Dataset, pin_memory: bool) -> Tra
     assert isinstance(trainer.batch_size, int)
     sides, draws = training_sides(config), draws_per_picture(split, config.data)
     place = Placement.of(config.data.resize, config.model)
-    steps_per_epoch = count_steps(draws_of_epoch(len(split), draws), trainer.batch_size, trainer.accumulation_steps)
+    batch_size = trainer.batch_size * distributed.size()
+    steps_per_epoch = count_steps(draws_of_epoch(len(split), draws), batch_size, trainer.accumulation_steps)
     num_epochs = RunLength.of(steps_per_epoch, trainer.epochs, trainer.max_steps).num_epochs
     if augmentation.in_epoch(num_epochs - 1, num_epochs) != augmentation:
         calm_from = augmentation.calm_from(num_epochs)
@@ -69,7 +71,7 @@ def build_loader(config: TrainConfig, dataset: Dataset, pin_memory: bool) -> Tra
         split,
         augmentation,
         sides,
-        batch_size=trainer.batch_size,
+        batch_size=batch_size,
         accumulation_steps=trainer.accumulation_steps,
         seed=config.seed,
         num_workers=config.data.num_workers,
@@ -78,6 +80,7 @@ def build_loader(config: TrainConfig, dataset: Dataset, pin_memory: bool) -> Tra
         cache=build_cache(config, split, source_side_px(max(place.view_px(max(sides))), augmentation)),
         draws_per_picture=draws,
         placement=place,
+        share=distributed.own_share,
     )
 
 
@@ -85,5 +88,5 @@ def build_cache(config: TrainConfig, split: Split, at_least_px: int | None) -> P
     """The decoded pictures of `split`, where data.cache says that they are kept."""
     if config.data.cache == "none":
         return None
-    with Counter("decoding pictures") as counter:
+    with distributed.one_after_the_first(), Counter("decoding pictures") as counter:
         return open_cache(split, at_least_px, config.data.cache, Path(config.data.cache_dir), counter.show)

@@ -30,6 +30,11 @@ def not_negative(section_key: str, section: object, *names: str) -> None:
         require(ok, f"{section_key}.{name}".lstrip("."), value, "give 0 or a larger number")
 
 
+def number_or_auto(key: str, value: object) -> None:
+    """Refuse what is neither a whole number above 0 nor the word auto."""
+    require(value == "auto" or (isinstance(value, int) and value > 0), key, value, "give a number above 0, or auto")
+
+
 def fraction(key: str, value: float) -> None:
     """Refuse a value outside 0 to 1."""
     require(0.0 <= value <= 1.0, key, value, "give a number from 0 to 1")

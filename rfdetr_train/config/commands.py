@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from rfdetr_train.config.augmentation import AugmentationConfig
-from rfdetr_train.config.checks import MISSING, address, fraction, not_negative, one_of, positive
+from rfdetr_train.config.checks import MISSING, address, fraction, not_negative, number_or_auto, one_of, positive
 from rfdetr_train.config.data import FORMATS, DataConfig
 from rfdetr_train.config.model import PUBLISHED_BACKBONE, ModelConfig
 from rfdetr_train.config.optimizer import OptimizerConfig
@@ -155,6 +155,8 @@ class EvaluateConfig:
     """As evaluation.backend."""
     device: str = "auto"
     """As trainer.device."""
+    devices: int | str = 1
+    """Processes on this machine, as trainer.devices; each batch is one's, and the results are those of one process."""
     precision: str = "fp32"
     """As trainer.precision."""
     progress: str = "auto"
@@ -166,6 +168,7 @@ class EvaluateConfig:
 
     def __post_init__(self) -> None:
         positive("", self, "batch_size", "max_dets")
+        number_or_auto("devices", self.devices)
         not_negative("", self, "sample_images")
         one_of("backend", self.backend, *BACKENDS)
         one_of("split", self.split, "train", "valid", "test")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from rfdetr_train.config.checks import not_negative, one_of, positive
+from rfdetr_train.config.checks import not_negative, number_or_auto, one_of, positive
 from rfdetr_train.errors import require
 
 TRACKERS = ("tensorboard", "wandb", "mlflow")
@@ -73,7 +73,7 @@ class TrainerConfig:
     max_steps: Optional[int] = None
     """Ends the run, and the schedule, after this many steps if the epochs have not."""
     batch_size: int | str = 4
-    """Pictures of a micro-batch; auto finds the largest that fits."""
+    """Pictures of a micro-batch in each process; auto finds the largest that fits."""
     accumulation_steps: int = 1
     """Micro-batches of a step; the loss is normalised over all of them."""
     precision: str = "auto"
@@ -83,6 +83,11 @@ class TrainerConfig:
     """Largest gradient norm; 0 does not clip."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
+    devices: int | str = 1
+    """Processes that train together on this machine, each on a GPU of its own, or all on the CPU; auto: one for each
+    GPU. N processes of batch_size b train like one of N b. torchrun starts them itself, also on several machines."""
+    timeout_minutes: float = 5.0
+    """How long processes wait for one that neither answers nor ends, before the job fails."""
     memory_budget_gib: Optional[float] = None
     """Memory that batch_size=auto may fill; null is 80% of what is free."""
     log_every_steps: int = 10
@@ -94,10 +99,11 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         positive("trainer", self, "epochs", "max_steps", "accumulation_steps", "log_every_steps", "memory_budget_gib")
+        positive("trainer", self, "timeout_minutes")
+        number_or_auto("trainer.devices", self.devices)
+        number_or_auto("trainer.batch_size", self.batch_size)
         one_of("trainer.precision", self.precision, "auto", "fp32", "bf16", "fp16")
         not_negative("trainer", self, "clip_norm")
-        ok = self.batch_size == "auto" or (isinstance(self.batch_size, int) and self.batch_size > 0)
-        require(ok, "trainer.batch_size", self.batch_size, "give a number above 0, or auto")
 
 
 @dataclass

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
+from rfdetr_train import distributed
 from rfdetr_train.data.image_file import MAX_MEGAPIXELS, check_image
 from rfdetr_train.data.listing import listed
 from rfdetr_train.data.sample import Dataset, Split
@@ -42,7 +43,9 @@ def check_images(
     splits, faults = {}, []
     for name, unchecked in dataset.splits.items():
         split = replace(unchecked, max_megapixels=max_megapixels)
-        broken, resized = _examine(split, partial(_report, progress, done, total))
+        report = partial(_report, progress, done, total)
+        found = distributed.from_main(partial(_examine, split, report))  # others are told: one look at a file is enough
+        broken, resized = ([_Finding(*finding) for finding in findings] for findings in found)
         _warn_of_sizes(split, resized)
         try:
             splits[name] = _without_broken(split, broken, on_error)

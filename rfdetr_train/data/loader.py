@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import count, islice
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -169,15 +169,18 @@ class TrainLoader:
         cache: PictureCache | None = None,
         draws_per_picture: np.ndarray | None = None,
         placement: Placement = STRETCH,
+        share: Callable[[list[int]], list[int]] = list,
     ) -> None:
         """`scales`: the sides in pixels that a step's is drawn from, heights where `placement` knows of other widths;
         one side for a fixed resolution.
 
         `num_epochs`: epochs of the run, the last of which may be augmented less; None for a run without end. `cache`:
-        of this split, for views of these scales. `draws_per_picture`: as of `plan_epoch`.
+        of this split, for views of these scales. `draws_per_picture`: as of `plan_epoch`. `share`: which draws of a
+        micro-batch are read here, where others read the rest; there may be none, and then it has no pictures.
         """
         self._plan_arguments = (len(split), batch_size, accumulation_steps, seed)
         self._scales, self._seed, self._draws_per_picture = list(scales), seed, draws_per_picture
+        self._placement, self._share = placement, share
         self.images_per_epoch = draws_of_epoch(len(split), draws_per_picture)
         workers = _useful_workers(num_workers, -(-self.images_per_epoch // batch_size))
         from_files = partial(
@@ -193,16 +196,22 @@ class TrainLoader:
         Raises: UserError for an empty split, and for a picture that cannot be read, with its path.
         """
         steps = self._requests(epoch)[start_step:]
-        batches = self._pipeline.batches([request for step in steps for request in step])
+        batches = self._pipeline.batches([request for step in steps for request in step if request.draws])
         with closing(batches):
             for step in steps:
-                yield list(islice(batches, len(step)))
+                yield [next(batches) if request.draws else self._no_pictures(request) for request in step]
+
+    def _no_pictures(self, request: _Request) -> Batch:
+        return Batch(torch.zeros(0, 3, *self._placement.view_px(request.side_px), dtype=torch.uint8), [])
 
     def _requests(self, epoch: int) -> list[list[_Request]]:
         first_step = epoch * self.steps_per_epoch
         sides = (scale_of_step(self._seed, step, self._scales) for step in count(first_step))
         plan = plan_epoch(*self._plan_arguments, epoch, self._draws_per_picture)
-        return [[_Request(draws, side, epoch) for draws in step] for step, side in zip(plan, sides, strict=False)]
+        return [
+            [_Request(self._share(draws), side, epoch) for draws in step]
+            for step, side in zip(plan, sides, strict=False)
+        ]
 
     def close(self) -> None:
         """End the workers."""
@@ -223,13 +232,17 @@ def evaluation_batches(
     num_workers: int,
     pin_memory: bool = False,
     placement: Placement = STRETCH,
+    first: int = 0,
+    every: int = 1,
 ) -> Generator[Batch, None, None]:
     """All pictures of a split in order, resized to resolution_px; the workers end with the iteration.
+
+    Of the batches those numbered first, first + every and so on: `every` processes read all of them together.
 
     Raises: UserError that names a picture which cannot be read.
     """
     starts = range(0, len(split), batch_size)
-    indices = [list(range(start, min(start + batch_size, len(split)))) for start in starts]
+    indices = [list(range(start, min(start + batch_size, len(split)))) for start in starts[first::every]]
     reader = _Reader(split, placement=placement)
     pipeline = _Pipeline(reader, _useful_workers(num_workers, len(indices)), pin_memory)
     with closing(pipeline), closing(pipeline.batches([_Request(i, resolution_px, None) for i in indices])) as batches:

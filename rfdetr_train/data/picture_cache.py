@@ -23,6 +23,7 @@ import numpy as np
 import PIL
 import torch
 
+from rfdetr_train import distributed
 from rfdetr_train.atomic_file import replacing
 from rfdetr_train.data.image_file import reduction
 from rfdetr_train.data.sample import Split
@@ -86,8 +87,7 @@ def open_cache(split: Split, at_least_px: int | None, kind: str, folder: Path, p
         raise UserError(f"data.cache={kind}: not available on {sys.platform}; use data.cache=none")
     stamps = np.array([_stamp(split.path(index)) for index in range(len(split))], dtype=np.int64).reshape(-1, 2)
     if kind == "ram":
-        _check_room(split, at_least_px, _free_memory(), "data.cache=ram", "memory")
-        descriptor = os.memfd_create("pictures")  # this file goes with the last process that has it
+        descriptor = _open_in_memory(split, at_least_px, progress)
     else:
         try:
             descriptor = _open_on_disk(split, at_least_px, stamps, folder.expanduser(), progress)
@@ -95,11 +95,23 @@ def open_cache(split: Split, at_least_px: int | None, kind: str, folder: Path, p
             remedy = "give another folder, or data.cache=ram or none"
             raise UserError(f"data.cache_dir={folder}: cannot be written ({error.strerror}); {remedy}") from error
     cache = PictureCache(split, at_least_px, stamps, descriptor)
-    if kind == "ram":
-        with os.fdopen(descriptor, "wb", closefd=False) as file:
-            _fill(file, split, at_least_px, progress)
     log.info("data.cache=%s: %s, %.1f MB", kind, split.name, os.fstat(descriptor).st_size / 1e6)
     return cache
+
+
+def _open_in_memory(split: Split, at_least_px: int | None, progress: Progress) -> int:
+    """A descriptor of a file that goes with the last process that has it; one process of a machine fills it."""
+    filled = []
+
+    def fill() -> str:
+        _check_room(split, at_least_px, _free_memory(), "data.cache=ram", "memory")
+        filled.append(os.memfd_create("pictures"))
+        with os.fdopen(filled[0], "wb", closefd=False) as file:
+            _fill(file, split, at_least_px, progress)
+        return f"/proc/{os.getpid()}/fd/{filled[0]}"
+
+    path = distributed.from_main(fill, per_machine=True)
+    return filled[0] if filled else os.open(path, os.O_RDONLY)
 
 
 def _open_on_disk(split: Split, at_least_px: int | None, stamps: np.ndarray, folder: Path, progress: Progress) -> int:

@@ -9,6 +9,7 @@ from torch import nn
 # private, but torch's own and the only tool that also counts what a backward pass holds on a CPU
 from torch.distributed._tools.mem_tracker import MemTracker
 
+from rfdetr_train import distributed
 from rfdetr_train.config import LBFGSConfig, TrainConfig
 from rfdetr_train.criterion import Criterion
 from rfdetr_train.data.placement import Placement
@@ -29,10 +30,13 @@ def find_batch_size(
 ) -> int:
     """The largest batch, of at most `most` views `side_px` high, whose training step fits; at least 1, or `UserError`.
 
+    The processes of a machine share what is free there.
+
     Counted: weights, gradients, optimizer state, its transient copies (as if one group held all parameters), the
     average, and the activations, whose growth with the batch two trial steps tell.
     """
     budget = memory_budget(config.trainer.memory_budget_gib, precision.device)
+    budget = distributed.share_of_memory(budget, precision.device)
     picture = (config.model.input_channels, *Placement.of("stretch", config.model).view_px(side_px))
     one, two = (_peak_bytes(model, criterion, precision, picture, number) for number in (1, 2))
     per_picture = two - one
@@ -48,7 +52,7 @@ def find_batch_size(
             f"trainer.batch_size=auto: one picture needs {needed:.2f} GiB, the budget is {budget / GIB:.2f} GiB; "
             "choose a smaller model or resolution, or raise trainer.memory_budget_gib"
         )
-    return min(fits, most)
+    return min(fits, -(-most // distributed.size()))
 
 
 def memory_budget(asked_gib: float | None, device: torch.device) -> int:

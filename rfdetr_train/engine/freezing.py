@@ -59,8 +59,9 @@ class Unfreezer:
         self.frozen = frozen
         self.join = join
 
-    def enter_epoch(self, epoch: int) -> None:
-        """Unfreeze the parts whose `until_epoch` has come; asking again does nothing."""
+    def enter_epoch(self, epoch: int) -> bool:
+        """Unfreeze the parts whose `until_epoch` has come, and say whether there are any; asking again does nothing."""
+        before = len(self.frozen.sections)
         for part, section in list(self.frozen.sections.items()):
             if section.until_epoch is not None and section.until_epoch <= epoch:
                 del self.frozen.sections[part]
@@ -69,3 +70,4 @@ class Unfreezer:
                     parameter.requires_grad_(True)
                 self.join(named)
                 log.info("epoch %d: the %s trains from now on (%d tensors)", epoch, part, len(named))
+        return len(self.frozen.sections) < before

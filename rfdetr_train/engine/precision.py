@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 
 import torch
 
+from rfdetr_train import distributed
 from rfdetr_train.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -13,10 +14,13 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose_device(name: str, key: str = "trainer.device") -> torch.device:
-    """The device of `auto`, `cpu`, `cuda`, `cuda:N` or `mps`; one that is not there is refused under its `key`."""
+    """The device of `auto`, `cpu`, `cuda`, `cuda:N` or `mps`; one that is not there is refused under its `key`.
+
+    Of several processes each gets a GPU of its own.
+    """
     if name == "auto":
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return accelerator or torch.device("cpu")
+        return distributed.own_device(accelerator or torch.device("cpu"), key)
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -25,7 +29,7 @@ def choose_device(name: str, key: str = "trainer.device") -> torch.device:
     if (device.index or 0) >= counts.get(device.type, 0):
         here = ", ".join(f"{n} {kind}" for kind, n in counts.items() if n)
         raise UserError(f"{key}={name}: this machine has {here}; use {key}=auto")
-    return device
+    return distributed.own_device(device, key)
 
 
 class Precision:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from rfdetr_train import distributed
 from rfdetr_train.checkpoint.class_heads import match_classes
 from rfdetr_train.checkpoint.fit import FitReport, load_fitting
 from rfdetr_train.checkpoint.random_state import random_state, restore_random_state
@@ -144,7 +145,7 @@ class Run:
         """What a position in an epoch, and a best AP, are counted in."""
         trainer, splits = self.config.trainer, self.dataset.splits
         assert isinstance(trainer.batch_size, int)
-        images_per_step = trainer.batch_size * trainer.accumulation_steps
+        images_per_step = trainer.batch_size * distributed.size() * trainer.accumulation_steps
         return {"images_per_step": images_per_step, "train": self.images_per_epoch, "valid": len(splits["valid"])}
 
     def _settle_position(self, before: dict[str, int]) -> None:

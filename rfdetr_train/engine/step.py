@@ -4,11 +4,12 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
+from rfdetr_train import distributed
 from rfdetr_train.data.sample import Batch
 from rfdetr_train.data.transforms import model_inputs
 from rfdetr_train.engine.precision import Precision
@@ -34,10 +35,15 @@ class StepResult:
     num_images: int
     group_norms: dict[str, dict[str, float]] | None = None
     """`grad_norm` (after clipping) and `update_norm` by parameter group, where they were asked for."""
+    votes: list[float] = field(default_factory=list)
+    """The votes of all processes, summed."""
 
 
 class TrainStep:
-    """Calling it with a window of micro-batches changes the weights once."""
+    """Calling it with a window of micro-batches changes the weights once.
+
+    Of several processes each brings its share of every micro-batch, and what is computed is that of all shares.
+    """
 
     def __init__(
         self,
@@ -50,6 +56,7 @@ class TrainStep:
         input_channels: int = 3,
     ) -> None:
         self.model = model
+        self.parameters_changed()
         self.criterion = criterion
         self.optimizer = optimizer
         self.precision = precision
@@ -67,67 +74,80 @@ class TrainStep:
             log.info("gradients are not clipped (trainer.clip_norm=%g): the optimizer searches its own step", clip_norm)
         self.norms = StepNorms(optimizer)
 
-    def __call__(self, window: Sequence[Batch], measure_groups: bool = False) -> StepResult:
-        """One step on the micro-batches of `window`; their loss is normalised over all of them together."""
+    def parameters_changed(self) -> None:
+        """To be called when parameters have been frozen or are no longer so."""
+        self._network = distributed.parallel(self.model)
+
+    def __call__(
+        self, window: Sequence[Batch], measure_groups: bool = False, votes: Sequence[float] = ()
+    ) -> StepResult:
+        """One step on the micro-batches of `window`; their loss is normalised over all of them together.
+
+        `votes` are summed over all processes in the exchange that every step needs anyway.
+        """
         if measure_groups:
             self.norms.arm()
-        result = self._step_with_closure(window) if self.wants_closure else self._step(window)
-        result.group_norms = self.norms.read()
+        own_targets = sum(len(target["labels"]) for batch in window for target in batch.targets)
+        num_targets, *votes = distributed.sums([own_targets, *votes])
+        num_boxes = float(max(1, num_targets * self.num_groups))
+        result = (self._step_with_closure if self.wants_closure else self._step)(window, num_boxes)
+        result.group_norms, result.votes = self.norms.read(), list(votes)
         return result
 
-    def _step(self, window: Sequence[Batch]) -> StepResult:
-        result = self._backward(window, self.clip_norm)
+    def _step(self, window: Sequence[Batch], num_boxes: float) -> StepResult:
+        result = self._backward(window, num_boxes, self.clip_norm)
         self._refuse_non_finite(result, window)
         self.precision.scaler.step(self.optimizer)
         self.precision.scaler.update()
         return result
 
-    def _step_with_closure(self, window: Sequence[Batch]) -> StepResult:
+    def _step_with_closure(self, window: Sequence[Batch], num_boxes: float) -> StepResult:
         results: list[StepResult] = []
 
         def closure() -> float:
-            results.append(self._backward(window, clip_norm=0.0))  # a line search wants the slope as it is
+            results.append(self._backward(window, num_boxes, clip_norm=0.0))  # a line search wants the slope as it is
             self._refuse_non_finite(results[0], window)  # later ones are trials, which a line search may reject
             return results[-1].losses["loss"]
 
         self.optimizer.step(closure)
         return results[0]  # the loss at the weights before the step, as for every other optimizer
 
-    def _backward(self, window: Sequence[Batch], clip_norm: float) -> StepResult:
+    def _backward(self, window: Sequence[Batch], num_boxes: float, clip_norm: float) -> StepResult:
         """Gradients of the whole window in `.grad`, clipped to `clip_norm` unless it is 0."""
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        num_boxes = self._normaliser(window)
         sums: dict[str, Tensor] = {}
         for batch in window:
-            for name, value in self._micro_batch(batch, num_boxes).items():
+            with distributed.exchanging(self._network, now=batch is window[-1]):
+                losses = self._micro_batch(batch, num_boxes)
+            for name, value in losses.items():
                 sums[name] = sums[name] + value if name in sums else value
         self.precision.scaler.unscale_(self.optimizer)
         grad_norm = self._clip(clip_norm)
         return self._read(sums, grad_norm, num_images=sum(len(batch.images) for batch in window))
 
-    def _normaliser(self, window: Sequence[Batch]) -> float:
-        """Number of targets of the whole window times the groups, at least 1."""
-        num_targets = sum(len(target["labels"]) for batch in window for target in batch.targets)
-        return float(max(1, num_targets * self.num_groups))
-
     def _micro_batch(self, batch: Batch, num_boxes: float) -> dict[str, Tensor]:
-        batch = batch.to(self.precision.device)
+        counts = len(batch.images) > 0
+        batch = (batch if counts else _blank(batch)).to(self.precision.device)
         with self.precision.autocast():
-            outputs = self.model(*model_inputs(batch, self.input_channels))
+            outputs = self._network(*model_inputs(batch, self.input_channels))
         losses = self.criterion(outputs, batch.targets, num_boxes)
-        self.precision.scaler.scale(losses["loss"]).backward()
-        return {name: value.detach() for name, value in losses.items()}
+        # the exchange takes the mean of the processes' gradients, and what is wanted is their sum
+        factor = distributed.size() if counts else 0
+        loss = losses["loss"] if factor == 1 else losses["loss"] * factor
+        self.precision.scaler.scale(loss).backward()
+        return {name: value.detach() * counts for name, value in losses.items()}
 
     def _clip(self, clip_norm: float) -> Tensor:
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         return nn.utils.clip_grad_norm_(parameters, clip_norm if clip_norm > 0 else math.inf)
 
     def _read(self, sums: dict[str, Tensor], grad_norm: Tensor, num_images: int) -> StepResult:
-        """One copy from the device for all numbers of the step."""
-        names = list(sums)
-        *values, norm = torch.stack([*(sums[name].float() for name in names), grad_norm.float()]).tolist()
-        return StepResult(dict(zip(names, values, strict=True)), norm, num_images)
+        """One copy from the device for all numbers of the step; the gradients' norm is the same in all processes."""
+        losses = torch.stack([value.float() for value in sums.values()])
+        totals = distributed.add_up(torch.cat([losses, losses.new_tensor([num_images])]))
+        *values, images, norm = torch.cat([totals, grad_norm.float().reshape(1)]).tolist()
+        return StepResult(dict(zip(sums, values, strict=True)), norm, int(images))
 
     def _refuse_non_finite(self, result: StepResult, window: Sequence[Batch]) -> None:
         """Before the update, so that the weights stay good."""
@@ -136,9 +156,16 @@ class TrainStep:
             del numbers["gradient norm"]  # in fp16 an infinite gradient only lowers the loss scale
         for name, value in numbers.items():
             if not math.isfinite(value):
-                image_ids = [target["image_id"] for batch in window for target in batch.targets]
+                own_ids = [target["image_id"] for batch in window for target in batch.targets]
+                image_ids = [image_id for ids in distributed.gather(own_ids) for image_id in ids]
                 raise NonFiniteStep(
                     f"training has diverged: the {name} is {value} on the images with ids {image_ids}; lower "
                     "optimizer.lr or trainer.clip_norm, add warmup=linear, or use trainer.precision=fp32. Nothing that "
                     "was saved has changed"
                 )
+
+
+def _blank(batch: Batch) -> Batch:
+    """A black picture without objects, for a process without a share: in the exchange all must take part."""
+    nothing = {"boxes_cxcywh": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
+    return Batch(batch.images.new_zeros(1, *batch.images.shape[1:]), [nothing])

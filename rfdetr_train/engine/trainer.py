@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from rfdetr_train import distributed
 from rfdetr_train.data.loader import TrainLoader
 from rfdetr_train.data.sample import Batch
 from rfdetr_train.data.transforms import normalise
@@ -58,6 +59,7 @@ class Trainer:
                 self._evaluate()
             self._enter_next_epoch()
             self.recorder.epoch_done(self.state, evaluated)
+            distributed.meet()  # the main process has drawn and written meanwhile
             self.signals.raise_if_received()
 
     @property
@@ -79,27 +81,35 @@ class Trainer:
 
     # ----------------------------------------------------------------------------------------------------------- steps
     def _train_epoch(self) -> None:
-        self.run.optimization.unfreezer.enter_epoch(self.state.epoch)
+        if self.run.optimization.unfreezer.enter_epoch(self.state.epoch):
+            self.step.parameters_changed()
         for window in self.loader.epoch(self.state.epoch, self.state.position):
             if self._is_first_step:
                 self.recorder.first_batch(window[0])
                 self._is_first_step = False
-            self._train_step(window)
+            save_due = self._train_step(window)
             if not self._steps_left:
                 break
-            if self.signals.received is not None or self.saver.due_after_step(self.state.step):
+            if self.signals.received is not None or save_due:
                 self.saver.save(self.state.step)
+                distributed.meet()
             self.signals.raise_if_received()
 
-    def _train_step(self, window: list[Batch]) -> None:
+    def _train_step(self, window: list[Batch]) -> bool:
+        """One step; whether a save is due after it, which the main process decides."""
         scheduler = self.run.optimization.scheduler
         rates = scheduler.last_lr
-        result = self.step(window, measure_groups=self.recorder.measures_step(self.state))
+        distributed.draw_own_numbers(self.run.config.seed, self.state.step)
+        votes = [*self.signals.votes(), float(bool(self.saver.due_after_step(self.state.step + 1)))]
+        result = self.step(window, measure_groups=bool(self.recorder.measures_step(self.state)), votes=votes)
+        *signals, save_due = result.votes
+        self.signals.settle(signals)
         self.run.average.step_done()
         scheduler.step()
         self.state.step += 1
         self.state.position += 1
         self.recorder.step_done(self.state, result, rates, scale_px=window[0].images.shape[-2])
+        return save_due > 0
 
     # ---------------------------------------------------------------------------------------------------- epoch's end
     def _close_epoch(self) -> None:
@@ -108,6 +118,7 @@ class Trainer:
             self.run.average.epoch_done(self.state.epoch)
             self.run.optimization.scheduler.epoch_end()
         self.state.evaluation_pending = True
+        self.signals.agree()
         if self._evaluation_due:
             self.saver.save(self.state.step)
             self.signals.raise_if_received()
@@ -128,6 +139,7 @@ class Trainer:
     def _enter_next_epoch(self) -> None:
         """Count the epoch, and save where that is due or the run is about to end."""
         state = self.state
+        self.signals.agree()
         is_best = state.best is not None and state.best["step"] == state.step
         ends = self._is_last_epoch or state.stopped_early or self.signals.received is not None
         due = self.saver.due_after_epoch(state.epoch)
@@ -167,7 +179,7 @@ class Trainer:
 
     def _score(self, weights: str, model: nn.Module) -> dict[str, Any]:
         where = {"step": self.state.step, "epoch": self.state.epoch, "weights": weights}
-        validation = self.validator(model, on_batch=self.signals.raise_if_received)
+        validation = self.validator(model, on_batch=self.signals.raise_if_noted_anywhere)
         self.recorder.scored(where, validation)
         return {**where, **validation.metrics.overall}
 
@@ -175,4 +187,5 @@ class Trainer:
         """One pass over the training split's normalised images; read only if an average asks for them."""
         for window in self.loader.epoch(self.state.epoch):
             for batch in window:
-                yield normalise(batch.to(self.run.precision.device).images, self.run.config.model.input_channels)
+                if len(batch.images):
+                    yield normalise(batch.to(self.run.precision.device).images, self.run.config.model.input_channels)

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from rfdetr_train import distributed
 from rfdetr_train.data.loader import evaluation_batches
 from rfdetr_train.data.placement import STRETCH, Placement
 from rfdetr_train.data.sample import Split
@@ -25,7 +26,8 @@ class Validation:
 
     metrics: CocoMetrics
     detections: dict[int, dict[str, Tensor]]
-    """Image id -> {"boxes_xyxy" (k, 4) px, "scores" (k,), "labels" (k,)} on the CPU, best score first."""
+    """Image id -> {"boxes_xyxy" (k, 4) px, "scores" (k,), "labels" (k,)} on the CPU, best score first; of several
+    processes the main one's has all, and another's none."""
     predictions: Predictions
     """The same as arrays, with the data set's own ids."""
     evaluator: CocoEvaluator
@@ -76,8 +78,11 @@ class Validator:
             batch_size=batch_size,
             num_workers=num_workers,
             placement=placement,
+            first=distributed.rank(),
+            every=distributed.size(),
         )
-        self.num_batches = -(-len(split) // batch_size)
+        self.image_ids = split.image_ids.tolist()
+        self.num_batches = -(-len(split) // (batch_size * distributed.size()))
         self._detect = partial(
             detect,
             precision=precision,
@@ -88,7 +93,11 @@ class Validator:
         self.progress = progress
 
     def __call__(self, model: nn.Module, on_batch: Callable[[], None] = lambda: None) -> Validation:
-        """Score `model` (left in the mode that it had); `on_batch` is called between batches and may raise."""
+        """Score `model` (left in the mode that it had); `on_batch` is called between batches and may raise.
+
+        Several processes take the batches of one in turn, so that the results are the same to the bit.
+        """
+        distributed.take_buffers_of_main(model)
         was_training = model.training
         model.eval()
         found: dict[int, dict[str, Tensor]] = {}
@@ -100,8 +109,19 @@ class Validator:
                     found |= zip(image_ids, self._detect(model, batch), strict=True)
                     self.progress.advance_evaluation()
                     on_batch()
+            distributed.meet(on_batch)
         finally:
             model.train(was_training)
             self.progress.end_evaluation()
+        found = self._of_all(found)
         predictions = Predictions.from_detections(found, self.label_map)
-        return Validation(self.evaluator.evaluate(predictions), found, predictions, self.evaluator)
+        metrics = CocoMetrics(**distributed.from_main(lambda: vars(self.evaluator.evaluate(predictions))))
+        return Validation(metrics, found, predictions, self.evaluator)
+
+    def _of_all(self, found: dict[int, dict[str, Tensor]]) -> dict[int, dict[str, Tensor]]:
+        """What all processes have found, in the order of the split."""
+        parts = distributed.gather(found)
+        if not distributed.is_main():
+            return {}
+        together = {image_id: one for part in parts for image_id, one in part.items()}
+        return {image_id: together[image_id] for image_id in self.image_ids}

@@ -61,3 +61,9 @@ def encodable(text: str, console: Console = CONSOLE) -> str:
 def draws_bars(console: Console = CONSOLE) -> bool:
     """Whether bars can be drawn: FORCE_COLOR makes rich take a pipe for a terminal, hence the last question."""
     return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+
+
+def silence() -> None:
+    """Show and log nothing more in this process: of several processes one speaks."""
+    CONSOLE.quiet = True
+    logging.getLogger().handlers = [logging.NullHandler()]
