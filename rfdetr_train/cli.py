@@ -16,8 +16,8 @@ from rfdetr_train.commands import find_command
 from rfdetr_train.errors import Interrupted, JobFailed, UserError, did_you_mean
 
 COMMANDS = ("train", "evaluate", "predict", "export", "doctor")
-FOLDER_COMMANDS = ("report", "compare")
-"""Commands that take run folders and no config."""
+FOLDER_COMMANDS = ("report", "compare", "replay")
+"""Commands that take run folders, or a file, and no config."""
 PACKAGE = Path(__file__).resolve().parent
 log = logging.getLogger(__name__)
 
@@ -134,16 +134,16 @@ def _among_processes(arguments: list[str]) -> Iterator[list[str]]:
         return
     from rfdetr_train import distributed
 
-    if distributed.size() > 1 and {"-m", "--multirun"} & set(arguments):
-        raise UserError("-m: a sweep under torchrun would hang in its second job; leave torchrun out and sweep with "
-                        "trainer.devices=N, or start torchrun for each job")  # fmt: skip
-    if distributed.is_main():
-        yield []
-        return
     try:
+        if distributed.size() > 1 and {"-m", "--multirun"} & set(arguments):
+            raise UserError("-m: a sweep under torchrun would hang in its second job; leave torchrun out and sweep "
+                            "with trainer.devices=N, or start torchrun for each job")  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
-            yield [f"hydra.run.dir={folder}", "hydra.job_logging.root.handlers=[file]"]
+            of_others = [f"hydra.run.dir={folder}", "hydra.job_logging.root.handlers=[file]"]
+            yield [] if distributed.is_main() else of_others
     except Exception as error:
+        if distributed.is_main():
+            raise
         raise JobFailed(str(distributed.first_failure(error))) from error  # the main process says it
 
 

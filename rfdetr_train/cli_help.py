@@ -27,6 +27,7 @@ Examples
   python -m rfdetr_train doctor data=auto data.root=PATH            what is wrong with a data set
   python -m rfdetr_train report RUN                                 make report.html again, also while it runs
   python -m rfdetr_train compare RUN RUN                            differing keys, curves, metrics
+  python -m rfdetr_train replay RUN/nonfinite-step-9.pt             a step that diverged again: where it begins
   python -m rfdetr_train RUN/config.yaml                            repeat a run
 
 Choices (group=option)

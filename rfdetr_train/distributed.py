@@ -23,7 +23,7 @@ from torch import distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 from torch.nn.parallel import DistributedDataParallel
 
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import Interrupted, UserError
 
 T = TypeVar("T")
 
@@ -100,10 +100,14 @@ def first_failure(error: Exception) -> Exception:
     if not _is_loss(error):
         get_error_handler().record_exception(error)  # for torchrun to show
         return error
+    deadline = time.monotonic() + 2
     try:
-        _store.wait(["failed"], timedelta(seconds=2))
-        number, message, is_of_user, summary, trace = json.loads(_store.get("failed"))
-    except (RuntimeError, AttributeError):  # told nothing, or never joined
+        while not _store.check(["failed"]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        number, message, is_of_user, summary, trace = json.loads(
+            _store.get("failed") if _store.check(["failed"]) else ""
+        )
+    except (RuntimeError, AttributeError, ValueError):  # without a store, or told nothing
         return ProcessLost(f"another process of the job has died, or has not answered in time; {error}")
     if is_of_user:
         return UserError(message)
@@ -113,12 +117,13 @@ def first_failure(error: Exception) -> Exception:
 
 
 # ------------------------------------------------------------------------------------------------------------ waiting
-def _wait_for(key: str, on_wait: Callable[[], None] = lambda: None) -> bytes:
+def _wait_for(key: str) -> bytes:
     pause = 0.001
     while not _store.check([key]):
         if _store.check(["failed"]):
             raise ProcessLost("another process has failed")
-        on_wait()
+        if (number := stopped()) is not None:
+            raise Interrupted(number)
         time.sleep(pause)
         pause = min(2 * pause, 0.1)
     return _store.get(key)
@@ -151,24 +156,24 @@ def one_after_the_first() -> Iterator[None]:
         _store.set(key, "")
 
 
-def meet(on_wait: Callable[[], None] = lambda: None) -> None:
-    """Go on when all processes are here, however long one of them takes; `on_wait` is called now and then."""
+def meet() -> None:
+    """Go on when all processes are here, however long one of them takes."""
     if size() > 1:
         key = f"meeting {next(_calls)}"
         if _store.add(f"{key} arrived", 1) == size():
             _store.set(key, "")
-        _wait_for(key, on_wait)
+        _wait_for(key)
 
 
-def post(name: str, value: int) -> None:
-    """Leave a number that any process may ask for with `posted`."""
+def stop_all(signal_number: int) -> None:
+    """Say that this process goes, stopped by a signal; those that wait then raise `Interrupted`."""
     if size() > 1:
-        _store.set(name, str(value))
+        _store.set("stopped", str(signal_number))
 
 
-def posted(name: str) -> int | None:
-    """The number that a process has left, if one has."""
-    return int(_store.get(name)) if size() > 1 and _store.check([name]) else None
+def stopped() -> int | None:
+    """The signal by which a process was stopped, if one was."""
+    return int(_store.get("stopped")) if size() > 1 and _store.check(["stopped"]) else None
 
 
 # ------------------------------------------------------------------------------------------------- numbers and tensors

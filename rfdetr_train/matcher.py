@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from rfdetr_train.boxes import at_least_float32, cxcywh_to_xyxy, iou_and_giou
 
 FOCAL_ALPHA = 0.25
+MOST_COSTS = 2**25  # computed at once: 128 MiB a tensor, of which a handful live at a time
 LARGE_COST = 1e8  # stands for a cost that is not finite; float32 keeps it apart from all others
 
 
@@ -58,9 +59,20 @@ def match(
     """
     device = outputs[0]["logits"].device
     num_targets = [len(target["labels"]) for target in targets]
-    costs = pairwise_costs(outputs, targets, weights or CostWeights()).cpu().numpy()  # the one copy to the host
+    parts = _by_queries(outputs, max(num_targets))  # one, unless the pictures are crowded: then one copy to the host
+    costs = np.concatenate([pairwise_costs(p, targets, weights or CostWeights()).cpu().numpy() for p in parts], axis=2)
     pairs = torch.from_numpy(np.stack([_assign_images(cost, num_targets, num_groups) for cost in costs])).to(device)
     return [Matching(*output) for output in pairs]
+
+
+def _by_queries(outputs: Sequence[Mapping[str, Tensor]], most_targets: int) -> list[list[dict[str, Tensor]]]:
+    """The outputs in slices of queries that have at most MOST_COSTS costs each."""
+    batch, queries = outputs[0]["logits"].shape[:2]
+    size = max(1, MOST_COSTS // max(1, len(outputs) * batch * most_targets))
+    return [
+        [{key: output[key][:, start : start + size] for key in ("logits", "boxes_cxcywh")} for output in outputs]
+        for start in range(0, queries, size)
+    ]
 
 
 def pairwise_costs(

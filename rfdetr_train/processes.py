@@ -58,6 +58,8 @@ def _processes_to_start(command: str, config: Any) -> int:
 
 
 def _take_part(command: str, config: Any, run_dir: Path) -> float | None:
+    if not distributed.is_main():
+        silence()
     timeout = config.trainer.timeout_minutes if isinstance(config, TrainConfig) else distributed.TIMEOUT_MINUTES
     with distributed.joined(timeout):
         return find_command(command)(config, Path(distributed.from_main(lambda: str(run_dir))))
@@ -87,7 +89,7 @@ def _start(job: Job, logging_config: dict[str, Any], num_processes: int) -> floa
         except ChildFailedError as error:
             if passed:
                 raise Interrupted(passed[0]) from error
-            raise JobFailed(str(error)) if said.is_set() else _explained(error, run_dir) from error
+            raise _explained(error, run_dir, said.is_set()) from error
     if isinstance(outcome, signal.Signals):
         raise Interrupted(outcome)
     return outcome
@@ -96,10 +98,7 @@ def _start(job: Job, logging_config: dict[str, Any], num_processes: int) -> floa
 def _process(job: Job, logging_config: dict[str, Any], said: Event) -> float | signal.Signals | None:
     """One of the processes: what the command returns, or the signal that ended it. `said`: why it failed is known."""
     os.setpgrp()  # Ctrl-C reaches the process that has started this one, and comes once from there
-    if distributed.is_main():
-        logging.config.dictConfig(logging_config)
-    else:
-        silence()
+    logging.config.dictConfig(logging_config)
     try:
         return _take_part(*job)
     except Interrupted as interruption:
@@ -139,11 +138,13 @@ def _let_torch_speak_in_the_log_file_only() -> None:
         logger.propagate = False
 
 
-def _explained(error: ChildFailedError, run_dir: Path) -> BaseException:
-    """How the process ended that ended first."""
+def _explained(error: ChildFailedError, run_dir: Path, said: bool) -> BaseException:
+    """How the process ended that ended first, unless one has `said` it."""
     rank, failure = error.get_first_failure()
     if failure.exitcode == 128 + signal.SIGINT:
         return Interrupted(signal.SIGINT)
+    if failure.exitcode >= 0 and said:
+        return JobFailed(failure.message)
     if failure.exitcode >= 0:
         return UserError(f"process {rank} of the job ended with code {failure.exitcode}: {failure.message}")
     hint = " (dmesg tells whether memory ran out)" if failure.exitcode == -signal.SIGKILL else ""

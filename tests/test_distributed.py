@@ -3,6 +3,7 @@
 import math
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from launch import in_processes
 
 from rfdetr_train import distributed
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import Interrupted, UserError
 
 
 def as_process(monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:
@@ -84,12 +85,6 @@ def exchanges(folder: Path) -> dict[str, Any]:
             time.sleep(4)  # longer than a collective operation may take
         distributed.meet()
         seen["in time"] = distributed.sums([1])
-        seen["nothing posted"] = distributed.posted("number")
-        distributed.meet()
-        if rank == 2:
-            distributed.post("number", 15)
-        distributed.meet()
-        seen["posted"] = distributed.posted("number")
         torch.manual_seed(0)
         distributed.draw_own_numbers(seed=3, step=4)
         seen["random"] = torch.rand(1).item()
@@ -97,6 +92,10 @@ def exchanges(folder: Path) -> dict[str, Any]:
         norm.running_mean.fill_(rank + 1.0)
         distributed.take_buffers_of_main(norm)
         seen["buffers"] = norm.running_mean.item()
+        distributed.meet()
+        with suppress(Interrupted):
+            distributed.stop_all(15) if rank == 2 else distributed.meet()
+        seen["stopped"] = distributed.stopped()
     return seen
 
 
@@ -108,7 +107,7 @@ def test_what_three_processes_tell_each_other(tmp_path: Path) -> None:
     assert all(seen["of the machine"] == 0 for seen in every)
     assert [seen["there before"] for seen in every] == [False, True, True]
     assert all(seen["in time"] == [3] for seen in every)
-    assert all((seen["nothing posted"], seen["posted"]) == (None, 15) for seen in every)
+    assert all(seen["stopped"] == 15 for seen in every)
     torch.manual_seed(0)
     assert first["random"] == torch.rand(1).item()
     assert len({seen["random"] for seen in every}) == 3

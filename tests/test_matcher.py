@@ -4,6 +4,7 @@ from itertools import permutations
 import pytest
 import torch
 
+from rfdetr_train import matcher
 from rfdetr_train.matcher import LARGE_COST, CostWeights, match, pairwise_costs
 
 
@@ -76,6 +77,32 @@ def test_an_image_without_targets_between_others():
     assert matching.image.tolist() == [0, 0, 2]
     assert sorted(matching.target[:2].tolist()) == [0, 1]
     assert matching.target[2].item() == 2  # counted over all images
+
+
+def test_crowded_pictures_are_matched_in_slices_of_queries(monkeypatch):
+    """The same costs to the bit, and never more of them at once than the limit."""
+    torch.manual_seed(0)
+    outputs, targets = [outputs_of(2, 12), outputs_of(2, 12)], targets_of(5, 3)
+    whole = match(outputs, targets, num_groups=3)
+    sizes, real = [], matcher.pairwise_costs
+    monkeypatch.setattr(matcher, "MOST_COSTS", 100)
+    monkeypatch.setattr(
+        matcher, "pairwise_costs", lambda *arguments: sizes.append(real(*arguments).numel()) or real(*arguments)
+    )
+    sliced = match(outputs, targets, num_groups=3)
+    assert sizes == [100, 100, 40]  # 2 outputs x 2 pictures x 12 queries x 5 targets
+    assert all(
+        torch.equal(a, b) for one, other in zip(whole, sliced, strict=True) for a, b in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize("value", [1e30, -1e30, 3e38, 1e-45, 0.0])
+def test_any_number_finds_a_matching(value):
+    torch.manual_seed(0)
+    output, targets = outputs_of(2, 6), targets_of(3, 2)
+    output["logits"][0], output["boxes_cxcywh"][0, :4] = value, value
+    (matching,) = match([output], targets, num_groups=1)
+    assert sorted(matching.target.tolist()) == [0, 1, 2, 3, 4]
 
 
 def test_no_targets_at_all():

@@ -2,10 +2,12 @@
 
 import pickle
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rfdetr_train.atomic_file import replacing
 from rfdetr_train.errors import UserError
@@ -13,26 +15,44 @@ from rfdetr_train.errors import UserError
 FORMAT = 1
 """Version of the content; a reader refuses a newer one."""
 
+KINDS = {"format": int, **dict.fromkeys(("model", "optimizer", "scheduler", "loop", "label_map", "config"), dict)}
+"""What a part of the content must be, if it is there."""
+
 
 def save(path: Path, content: dict[str, Any]) -> None:
-    """Write `content` (plain values and tensors) to `path`; a crash leaves the old file or the new one."""
-    with replacing(path) as file:
-        torch.save({"format": FORMAT, **content}, file)
+    """Write `content` (plain values and tensors) to `path`; a crash leaves the old file or the new one.
+
+    Raises: UserError if the disk does not take it; the old file is whole then.
+    """
+    try:
+        with replacing(path) as file:
+            torch.save({"format": FORMAT, **content}, file)
+    except (OSError, RuntimeError) as error:  # the second is torch's for a write that fails
+        reason = str(error).splitlines()[0]
+        before = "the file before it is whole" if path.is_file() else "there was none before"
+        raise UserError(f"{path}: cannot be written ({reason}); {before}. Free space or mend the folder, then go on "
+                        "with resume=auto") from error  # fmt: skip
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Read one of our checkpoints on the CPU; a missing, cut, foreign or newer file is a `UserError`."""
-    content = load_untrusted(path)
+def load(path: Path, mapped: bool = True) -> dict[str, Any]:
+    """Read one of our checkpoints on the CPU; a missing, cut, foreign or newer file is a `UserError`.
+
+    `mapped`: tensors are read when they are looked at, and the file keeps its place on the disk as long as they live.
+    """
+    content = load_untrusted(path, mapped=mapped)
     if "format" not in content or "loop" not in content:
         found = ", ".join(sorted(map(str, content)))[:200]
         foreign = "; of a file of the reference package a run can start: weights=FILE" if "model" in content else ""
         raise UserError(f"{path}: not a checkpoint of rfdetr_train (it holds {found}){foreign}")
+    wrong = [key for key, kind in KINDS.items() if not isinstance(content.get(key, kind()), kind)]
+    if wrong:
+        raise UserError(f"{path}: damaged, its {wrong[0]} is a {type(content[wrong[0]]).__name__}{_previous(path)}")
     if content["format"] > FORMAT:
         raise UserError(f"{path}: written by a newer release (format {content['format']}, this one reads {FORMAT})")
     return content
 
 
-def load_untrusted(path: Path, extra_types: tuple[type, ...] = ()) -> dict[str, Any]:
+def load_untrusted(path: Path, extra_types: tuple[type, ...] = (), mapped: bool = True) -> dict[str, Any]:
     """Read any `torch.save`d dict with `weights_only=True`: nothing in the file is imported or called.
 
     `extra_types` are plain containers that the file may also hold.
@@ -43,8 +63,9 @@ def load_untrusted(path: Path, extra_types: tuple[type, ...] = ()) -> dict[str, 
         raise UserError(f"{path}: cut off or not a checkpoint ({path.stat().st_size} bytes){_previous(path)}")
     try:
         with torch.serialization.safe_globals(list(extra_types)):
-            # mapped: looking into a large file for its config reads only that
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+            # mapped, looking into a large file for its config reads only that
+            mmap = mapped and zipfile.is_zipfile(path)
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
         raise UserError(
             f"{path}: holds more than tensors and plain values, so it is not loaded (it could run code)"
@@ -69,6 +90,11 @@ def _previous(path: Path) -> str:
     others = [other for other in path.parent.glob("*.pt") if not other.samefile(path) and zipfile.is_zipfile(other)]
     others.sort(key=lambda other: other.stat().st_mtime, reverse=True)
     return f"; the newest other one is {others[0]}" if others else ""
+
+
+def nonfinite(weights: Mapping[str, Tensor]) -> list[str]:
+    """The names of the weights that hold a number which is not finite."""
+    return [name for name, tensor in weights.items() if not tensor.isfinite().all()]
 
 
 def resolve(reference: str | Path, prefer: tuple[str, ...]) -> Path:

@@ -1,8 +1,12 @@
 """Which checkpoint a run resumes from."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from rfdetr_train.checkpoint import files
 from rfdetr_train.errors import UserError
@@ -42,6 +46,25 @@ def refuse_used_folder(run_dir: Path) -> None:
     """A new run does not begin where another one lies: its metrics would mix and its checkpoints be lost."""
     if list(run_dir.glob("checkpoints/*.pt")):
         raise UserError(f"{run_dir}: already holds a run; resume it (resume={run_dir}) or give another folder")
+
+
+@contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Keep other processes out of a run folder; the system frees it when this one ends, however that happens."""
+    try:
+        lock = FileLock(run_dir / ".lock").acquire(timeout=0)
+    except OSError as error:
+        reason = "another process trains in it" if isinstance(error, Timeout) else f"no writing, {error.strerror}"
+        raise UserError(f"{run_dir}: {reason}; give another folder") from error
+    with lock:
+        yield
+
+
+def clear_leftovers(run_dir: Path) -> None:
+    """Remove the temporary files of writes that were killed, unless a process is at work in the folder."""
+    with suppress(UserError, OSError), locked(run_dir):
+        for path in run_dir.rglob(".*.tmp"):
+            path.unlink()
 
 
 def _newest_first(folder: Path) -> list[Path]:

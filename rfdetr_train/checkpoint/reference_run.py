@@ -57,7 +57,7 @@ LOGITS_BY_CATEGORY_ID = ("coco", "o365")
 """The reference's data formats in which logit k is category id k, whatever the list of names."""
 
 
-def read_checkpoint(path: Path) -> State:
+def read_checkpoint(path: Path, mapped: bool = True) -> State:
     """One of our checkpoints, or a file of the reference as far as it goes, with the `class_names` of the logits.
 
     Of the reference there are `model`, `ema`, `optimizer` and `scheduler` (None where the file has none), `loop` and
@@ -65,8 +65,11 @@ def read_checkpoint(path: Path) -> State:
     """
     content = files.load_untrusted(path, extra_types=(argparse.Namespace,))
     if "loop" in content:
-        saved = files.load(path)
-        return {**saved, "class_names": (*LabelMap.from_plain(saved["label_map"]).names, None)}
+        saved = files.load(path, mapped)
+        try:
+            return {**saved, "class_names": (*LabelMap.from_plain(saved["label_map"]).names, None)}
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path}: damaged, its classes cannot be read ({error!r})") from error
     if not isinstance(content.get("model", content.get("state_dict")), dict):
         raise UserError(f"{path}: neither a checkpoint of rfdetr_train nor one of the reference package")
     try:
@@ -77,8 +80,8 @@ def read_checkpoint(path: Path) -> State:
 
 def read_run(path: Path) -> State:
     """A checkpoint that a run can go on from."""
-    saved = read_checkpoint(path)
-    if not saved["optimizer"] or not saved["scheduler"]:
+    saved = read_checkpoint(path, mapped=False)  # the run, whose moments these become, replaces the file
+    if not saved.get("optimizer") or not saved.get("scheduler"):
         raise UserError(
             f"resume={path}: holds weights but not the states of optimizer and scheduler; resume from the last.ckpt or "
             f"checkpoint_N.ckpt of that run, or begin a new one from these weights: weights={path}"
@@ -196,6 +199,7 @@ def _loop(content: State, scheduler: State | None) -> State:
     return {
         "epoch": epoch, "position": 0, "step": step, "evaluation_pending": False, "best": None, "last": None,
         "evaluations_without_gain": 0, "stopped_early": False, "seconds_before": 0.0,
+        "skipped_steps": 0, "skipped_in_a_row": 0,
     }  # fmt: skip
 
 

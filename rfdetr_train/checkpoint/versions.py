@@ -1,7 +1,10 @@
-"""What the numbers of a run depend on besides its config."""
+"""What the numbers of a run depend on besides its config and its data."""
 
 import platform
+import subprocess
+from functools import cache
 from importlib import metadata
+from pathlib import Path
 
 import numpy
 import PIL
@@ -14,7 +17,7 @@ import rfdetr_train
 
 
 def versions() -> dict[str, str]:
-    """Releases by package."""
+    """Releases by package, the checkout, and the processor's kind."""
     return {
         "rfdetr_train": rfdetr_train.__version__,
         "python": platform.python_version(),
@@ -23,7 +26,23 @@ def versions() -> dict[str, str]:
         "timm": timm.__version__,
         "numpy": numpy.__version__,
         "jpeg_decoder": _jpeg_decoder(),
+        "commit": _commit(),
+        "processor": torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else torch.backends.cpu.get_cpu_capability(),
     }
+
+
+@cache
+def _commit() -> str:
+    """Of the checkout that runs, with `-dirty` where files differ from it; none for an installed package."""
+    checkout = Path(rfdetr_train.__file__).parent.parent
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True) if (checkout / ".git").exists() else None
+    except OSError:  # no git
+        return "unknown"
+    return run.stdout.strip() if run else "none"
 
 
 def _jpeg_decoder() -> str:

@@ -1,8 +1,9 @@
 """summary.json, and the last words of a run."""
 
+import errno
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from rfdetr_train.data.sample import Split
 from rfdetr_train.engine.run import Run
 from rfdetr_train.engine.run_plots import RunPlots
 from rfdetr_train.engine.saver import Saver
-from rfdetr_train.errors import Interrupted
+from rfdetr_train.errors import Interrupted, UserError
 from rfdetr_train.loggers.files import SUMMARY_NAME, write_json
 from rfdetr_train.loggers.tables import print_table
 
 log = logging.getLogger(__name__)
 
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.ENOENT, errno.EIO)
 SHOWN_METRICS = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR100")
 
 
@@ -48,9 +50,17 @@ class RunSummary:
         except (Interrupted, KeyboardInterrupt):
             status = "interrupted"
             raise
+        except OSError as error:
+            if error.errno not in DISK_FAULTS:
+                raise
+            raise UserError(
+                f"{error.filename or self.run_dir}: {error.strerror}; the run ends here. {self.saver.last} is as "
+                "it was saved: free space or mend the folder, then go on with resume=auto"
+            ) from error
         finally:
-            write_json(self.run_dir / SUMMARY_NAME, self.to_plain(status))
-            self.plots.write_report()
+            with suppress(*[OSError] * (status == "failed")):  # the first failure is the one to be told of
+                write_json(self.run_dir / SUMMARY_NAME, self.to_plain(status))
+                self.plots.write_report()
             self.show(status)
 
     def to_plain(self, status: str) -> dict[str, Any]:
@@ -63,6 +73,7 @@ class RunSummary:
             "notes": config.notes,
             "epochs": loop.epoch,
             "steps": loop.step,
+            "skipped_steps": loop.skipped_steps,
             "duration_s": run.seconds,
             "device": str(run.precision.device),
             "precision": run.precision.name,
@@ -75,7 +86,7 @@ class RunSummary:
             "best": loop.best,
             "last": loop.last,
             "checkpoints": {kind: str(path) if path.is_file() else None for kind, path in checkpoints.items()},
-            "versions": versions(),
+            "versions": {**versions(), "data": run.fingerprint},
             "parent": str(self.parent) if self.parent else None,
         }
 

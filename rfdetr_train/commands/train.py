@@ -13,7 +13,7 @@ import torch
 from rfdetr_train import distributed
 from rfdetr_train.checkpoint import files
 from rfdetr_train.checkpoint.class_heads import match_classes
-from rfdetr_train.checkpoint.find_run import find_resume, refuse_used_folder
+from rfdetr_train.checkpoint.find_run import clear_leftovers, find_resume, locked, refuse_used_folder
 from rfdetr_train.checkpoint.fit import load_fitting
 from rfdetr_train.checkpoint.reference_run import read_run
 from rfdetr_train.checkpoint.starting_weights import RANDOM_WARNING, find_starting_weights
@@ -35,6 +35,7 @@ from rfdetr_train.engine.run_plots import RunPlots
 from rfdetr_train.engine.saver import Saver
 from rfdetr_train.engine.signals import StopSignals
 from rfdetr_train.engine.step import TrainStep
+from rfdetr_train.engine.step_watch import StepWatch
 from rfdetr_train.engine.trainer import Trainer
 from rfdetr_train.engine.validator import Validator
 from rfdetr_train.errors import UserError
@@ -59,6 +60,15 @@ def train(config: TrainConfig, run_dir: Path) -> float | None:
     dataset = load_data(config)
     criterion = build_criterion(config, dataset)
     log.info("device %s, precision %s, seed %d", precision.device, precision.name, config.seed)
+    distributed.only_on_main(clear_leftovers, run_dir)
+    with distributed.only_on_main(locked, run_dir):
+        return train_on(dataset, config, criterion, precision, run_dir)
+
+
+def train_on(
+    dataset: Dataset, config: TrainConfig, criterion: Criterion, precision: Precision, run_dir: Path
+) -> float | None:
+    """The run itself, in a folder that is this job's own."""
     found = distributed.from_main(lambda: find_parent(config, run_dir))
     parent = Path(found) if found else None
     saved = read_run(parent) if parent else None
@@ -75,6 +85,7 @@ def train(config: TrainConfig, run_dir: Path) -> float | None:
         average = build_average(config.ema, model)
         run = Run(config, dataset, model, optimization, average, precision, loader.images_per_epoch)
         saver = distributed.only_on_main(Saver, run_dir / "checkpoints", config.checkpoint, run.to_checkpoint)
+        saver.check_space(run.checkpoint_bytes())
         if parent is not None and saved is not None:
             run.restore(saved, str(parent))
             if "recipe" in saved:  # a file of the reference, which would not do as one of ours
@@ -96,6 +107,8 @@ def find_parent(config: TrainConfig, run_dir: Path) -> str | None:
     parent = find_resume(config.resume, run_dir, Path(config.run_dir), dataclasses.asdict(config))
     if parent is None:
         refuse_used_folder(run_dir)
+    elif (folder := files.run_folder_of(parent)) is not None:
+        clear_leftovers(folder)
     return str(parent) if parent else None
 
 
@@ -169,8 +182,7 @@ def build_criterion(config: TrainConfig, dataset: Dataset) -> Criterion:
 def build_plots(config: TrainConfig, dataset: Dataset, run_dir: Path) -> RunPlots:
     """What draws the run."""
     valid = dataset.splits["valid"]
-    enabled = config.logger.plots and distributed.is_main()
-    return RunPlots(run_dir, valid, enabled=enabled, num_samples=config.logger.sample_images)
+    return RunPlots(run_dir, valid, enabled=config.logger.plots, num_samples=config.logger.sample_images)
 
 
 def build_trainer(
@@ -190,7 +202,8 @@ def build_trainer(
     progress = stack.enter_context(make_progress(config.logger.progress, length.total_steps, run.loop.step, every))
     optimizer, clip_norm = run.optimization.optimizer, config.trainer.clip_norm
     model = config.model
-    step = TrainStep(run.model, criterion, optimizer, run.precision, clip_norm, model.group_detr, model.input_channels)
+    step = TrainStep(run.model, criterion, optimizer, run.precision, clip_norm, model.group_detr, model.input_channels,
+                     config.trainer.on_oom)  # fmt: skip
     assert isinstance(config.trainer.batch_size, int)
     validator = Validator(
         valid,
@@ -211,7 +224,8 @@ def build_trainer(
     recorder = distributed.only_on_main(
         Recorder, run_dir, progress, plots, length, every, config.logger, trackers, device
     )
-    return Trainer(run, step, loader, validator, recorder, saver, signals)
+    watch = StepWatch(run, criterion.class_weights, run_dir)
+    return Trainer(run, step, watch, loader, validator, recorder, saver, signals)
 
 
 def continue_metrics(parent: Path, run_dir: Path, run: Run) -> None:

@@ -32,7 +32,8 @@ class DataConfig:
     num_workers: int = 2
     """Processes that read and transform pictures; 0 reads in the main process. The numbers do not depend on it."""
     on_error: str = "error"
-    """What an unreadable picture does before training: error refuses the run; skip leaves it out and says so."""
+    """What an unreadable picture does before training: error refuses the run; skip decodes every picture once, leaves
+    those out that cannot be, and says so."""
     resize: str = "stretch"
     """How a picture is brought to the size of the input: stretch gives it both sides of the input, as the published
     weights expect; letterbox keeps its aspect ratio and pads below and to the right. A checkpoint knows which."""

@@ -95,15 +95,24 @@ class TrainerConfig:
     deterministic: bool = False
     """torch.use_deterministic_algorithms: bit-equal runs on CUDA too, but for the operations that torch then warns of
     (the backward passes of grid sampling and of bicubic resizing). On a CPU runs are bit-equal without it."""
+    max_bad_steps: int = 10
+    """Steps in a row whose loss or gradient is not finite, after which the run ends. Each of them leaves the weights,
+    the optimizer and the average alone; data and schedule move on."""
+    spike_factor: float = 10.0
+    """A loss of more than so many times the median of the last 50 steps is marked in the log; 0 marks none."""
+    on_oom: str = "error"
+    """When a step does not fit into the device's memory: error, or shrink, which halves what is computed at once and
+    accumulates twice as often, so that a step's pictures stay the same."""
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
 
     def __post_init__(self) -> None:
-        positive("trainer", self, "epochs", "max_steps", "accumulation_steps", "log_every_steps", "memory_budget_gib")
-        positive("trainer", self, "timeout_minutes")
+        positive("trainer", self, "epochs", "max_steps", "accumulation_steps", "log_every_steps", "memory_budget_gib",
+                 "max_bad_steps", "timeout_minutes")  # fmt: skip
         number_or_auto("trainer.devices", self.devices)
         number_or_auto("trainer.batch_size", self.batch_size)
+        one_of("trainer.on_oom", self.on_oom, "error", "shrink")
         one_of("trainer.precision", self.precision, "auto", "fp32", "bf16", "fp16")
-        not_negative("trainer", self, "clip_norm")
+        not_negative("trainer", self, "clip_norm", "spike_factor")
 
 
 @dataclass

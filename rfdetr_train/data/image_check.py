@@ -33,8 +33,9 @@ def check_images(
 ) -> Dataset:
     """Check every picture of a data set: present, a picture, complete, not too large, of the annotated size.
 
-    Unreadable ones are refused all at once (on_error="error") or left out with a warning ("skip"). Another size than
-    annotated is a warning: the boxes are scaled to the picture, which is right unless it was turned or cropped.
+    Unreadable ones are refused all at once (on_error="error") or left out with a warning ("skip"); then every picture
+    is decoded, so that one with a fault in its middle does not end the run later. Another size than annotated
+    is a warning: the boxes are scaled to the picture, which is right unless it was turned or cropped.
 
     Raises: UserError with the list of unreadable pictures, or if skipping leaves a split without pictures.
     """
@@ -43,8 +44,8 @@ def check_images(
     splits, faults = {}, []
     for name, unchecked in dataset.splits.items():
         split = replace(unchecked, max_megapixels=max_megapixels)
-        report = partial(_report, progress, done, total)
-        found = distributed.from_main(partial(_examine, split, report))  # others are told: one look at a file is enough
+        examine = partial(_examine, split, partial(_report, progress, done, total), decode=on_error == "skip")
+        found = distributed.from_main(examine)  # others are told: one look at a file is enough
         broken, resized = ([_Finding(*finding) for finding in findings] for findings in found)
         _warn_of_sizes(split, resized)
         try:
@@ -73,11 +74,11 @@ def _warn_of_shared(dataset: Dataset) -> None:
             log.warning(message, len(shared), one.upper(), other.upper(), min(shared))
 
 
-def _examine(split: Split, report: Callable[[int], None]) -> tuple[list[_Finding], list[_Finding]]:
+def _examine(split: Split, report: Callable[[int], None], decode: bool) -> tuple[list[_Finding], list[_Finding]]:
     """The unreadable pictures and those of another size than annotated."""
     broken, resized = [], []
     with ThreadPoolExecutor(_THREADS) as pool:
-        size_or_error = partial(_size_or_error, max_megapixels=split.max_megapixels)
+        size_or_error = partial(_size_or_error, max_megapixels=split.max_megapixels, decode=decode)
         for index, result in enumerate(pool.map(size_or_error, map(split.path, range(len(split))))):
             height, width = (int(side) for side in split.sizes_px[index])
             if isinstance(result, UserError):
@@ -89,9 +90,9 @@ def _examine(split: Split, report: Callable[[int], None]) -> tuple[list[_Finding
     return broken, resized
 
 
-def _size_or_error(path: os.PathLike, max_megapixels: float) -> tuple[int, int] | UserError:
+def _size_or_error(path: os.PathLike, max_megapixels: float, decode: bool) -> tuple[int, int] | UserError:
     try:
-        return check_image(path, max_megapixels)
+        return check_image(path, max_megapixels, decode)
     except UserError as error:
         return error
 

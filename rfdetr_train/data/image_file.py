@@ -71,14 +71,18 @@ def read_image(
         return torch.from_numpy(np.ascontiguousarray(upright)).permute(2, 0, 1)
 
 
-def check_image(path: str | os.PathLike, max_megapixels: float = MAX_MEGAPIXELS) -> tuple[int, int]:
-    """Check that a picture is there and whole, without decoding it where its last bytes already tell.
+def check_image(
+    path: str | os.PathLike, max_megapixels: float = MAX_MEGAPIXELS, decode: bool = False
+) -> tuple[int, int]:
+    """Check that a picture is there and whole.
+
+    Unless `decode` asks for it, it is not decoded where its last bytes tell that none are missing.
 
     Returns: (height, width) in pixels, upright by its EXIF orientation.
     Raises: UserError as `read_image`.
     """
     with _opened(path, max_megapixels) as image:
-        if not _ends_properly(path, image.format):
+        if decode or not _ends_properly(path, image.format):
             _rgb(image)  # slower, but sure: Image.verify() passes half a JPEG
         width, height = image.size
         turned = _orientation(image) in _QUARTER_TURNS

@@ -3,6 +3,7 @@
 Letters: N pictures and M boxes of a split, n boxes of a picture, B pictures of a batch, R side of the square input.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,6 +46,12 @@ class Batch(NamedTuple):
             for target in self.targets
         ]
         return Batch(self.images.to(device, non_blocking=True), targets)
+
+    def cut(self, number: int) -> list["Batch"]:
+        """The batch in at most `number` parts of nearly equal size; an empty one stays one."""
+        size = max(1, -(-len(self.images) // number))
+        starts = range(0, max(1, len(self.images)), size)
+        return [Batch(self.images[s : s + size], self.targets[s : s + size]) for s in starts]
 
     def frames_in_view_px(self) -> list[tuple[int, int]]:
         """(height, width) of each frame in the image; all of it for targets that do not say."""
@@ -202,6 +209,15 @@ class Dataset(NamedTuple):
     label_map: LabelMap
     format: str = "coco"
     """What its files were read as, or `shapes`."""
+
+    def fingerprint(self) -> str:
+        """16 hex digits of all names, sizes, boxes and labels; the pictures are not read."""
+        digest = hashlib.sha256(repr((sorted(self.splits), self.label_map)).encode())
+        for _, split in sorted(self.splits.items()):
+            digest.update("\n".join(split.file_names[i] for i in range(len(split))).encode("utf-8", "surrogatepass"))
+            for array in (split.sizes_px, split.boxes_xywh, split.labels, split.crowd, split.offsets):
+                digest.update(array.tobytes())
+        return digest.hexdigest()[:16]
 
     @property
     def dropped(self) -> dict[str, dict[str, int]]:

@@ -26,14 +26,18 @@ class LoopState:
     """Early stopping has ended the run."""
     seconds_before: float = 0.0
     """Time spent in the runs that this one resumed from."""
+    skipped_steps: int = 0
+    """Steps done without changing the weights, because a loss or gradient was not finite."""
+    skipped_in_a_row: int = 0
+    """The last of them since a step that did."""
 
     def to_plain(self) -> dict[str, Any]:
         """For a checkpoint."""
         return asdict(self)
 
     def update(self, plain: dict[str, Any]) -> None:
-        """Take over what `to_plain` gave."""
-        for name in asdict(self):
+        """Take over what `to_plain` gave, perhaps that of an older release, which counted less."""
+        for name in asdict(self).keys() & plain.keys():
             setattr(self, name, plain[name])
 
 

@@ -73,13 +73,14 @@ class Recorder:
             **result.losses,
             "lr": rates,
             "grad_norm": result.grad_norm,
+            "skipped_steps": state.skipped_steps,
             **({"group_norms": result.group_norms} if result.group_norms else {}),
             "images_per_s": self._images / (time.perf_counter() - self._since),
             "scale_px": scale_px,
             "memory_gib": memory_gib(self.device),
         }
         self.progress.step(record)
-        if self._is_logged(state.step, state.position):
+        if result.skipped or self._is_logged(state.step, state.position):
             self._log(record)
             self._images, self._since = 0, time.perf_counter()
 

@@ -41,10 +41,19 @@ class Run:
     loop: LoopState = field(default_factory=LoopState)
     _started: float = field(default_factory=time.monotonic)
 
+    def __post_init__(self) -> None:
+        self.fingerprint = self.dataset.fingerprint()
+
     @property
     def seconds(self) -> float:
         """Time spent in this run and in those that it resumed from."""
         return self.loop.seconds_before + time.monotonic() - self._started
+
+    def checkpoint_bytes(self) -> int:
+        """About what a checkpoint takes: weights, their average, and two moments of what trains."""
+        weights = sum(tensor.nbytes for tensor in self.model.state_dict().values())
+        trained = sum(parameter.nbytes for parameter in self.model.parameters() if parameter.requires_grad)
+        return weights * (1 + (self.config.ema.name != "none")) + 2 * trained
 
     def to_checkpoint(self) -> dict[str, Any]:
         """Everything that evaluating, predicting, exporting or resuming needs; plain values and tensors."""
@@ -62,12 +71,13 @@ class Run:
             "counts": self._counts(),
             "config": asdict(self.config),
             "metrics": self.loop.last,
-            "versions": versions(),
+            "versions": {**versions(), "data": self.fingerprint},
         }
 
     def restore(self, saved: dict[str, Any], source: str) -> None:
         """Go on where `saved`, as `read_run` gives it, was written; what does not fit is said and starts afresh."""
         self._check_adapters(saved, source)
+        self._say_what_changed(saved.get("versions") or {}, source)
         self.loop.update(saved["loop"])
         self._reconsider_early_stop()
         self._reconsider_best(saved, source)
@@ -97,6 +107,13 @@ class Run:
             if abs(now - before) > 0.01 * before:
                 log.warning("%s: its highest rate was %.3g, this schedule goes on at %.3g", source, before, now)
         log.info("%s: going on after step %d", source, self.loop.step)
+
+    def _say_what_changed(self, before: dict[str, str], source: str) -> None:
+        """The same bits need the same ones of all these."""
+        now = {**versions(), "data": self.fingerprint}
+        changed = [f"{key} {before[key]} (here {now[key]})" for key in now if before.get(key, now[key]) != now[key]]
+        if changed:
+            log.warning("%s: THE RUN GOES ON, BUT NOT TO THE SAME BITS: it had %s", source, ", ".join(changed))
 
     def _check_adapters(self, saved: dict[str, Any], source: str) -> None:
         """Adapters of a run are part of what it has learnt: other ones, or none, would not go on but begin."""

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rfdetr_train.atomic_file import put_in_place, replacing
 from rfdetr_train.checkpoint import files
 from rfdetr_train.config import CheckpointConfig
+from rfdetr_train.data.listing import listed
+from rfdetr_train.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +26,17 @@ class Saver:
         self.config = config
         self.content = content
         self._saved_at = time.monotonic()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def check_space(self, checkpoint_bytes: int) -> None:
+        """Look, before training, whether the disk has room. Raises: UserError if not even for one checkpoint."""
+        free = shutil.disk_usage(self.folder).free
+        files_at_once = 3 + self.config.keep  # the last, the best, the one being written, the numbered ones
+        sizes = f"a checkpoint takes about {checkpoint_bytes / 2**20:.1f} MiB, {free / 2**20:.1f} MiB are free"
+        if checkpoint_bytes > free:
+            raise UserError(f"{self.folder}: {sizes}; free space, or give a run_dir on another disk")
+        if files_at_once * checkpoint_bytes > free:
+            log.warning("%s: %s, and the run may keep %d at once (checkpoint.keep)", self.folder, sizes, files_at_once)
 
     @property
     def last(self) -> Path:
@@ -49,7 +63,6 @@ class Saver:
 
         So the new folder is whole from the first second, and has a `best.pt` even if nothing gets better.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         if best is not None:
             holders = [path for path in (parent, parent.with_name("best.pt")) if _holds(path, best)]
             if not holders:
@@ -60,8 +73,14 @@ class Saver:
             _link(parent, self.last)
 
     def save(self, step: int, is_best: bool = False) -> None:
-        """Write `last.pt` now."""
-        files.save(self.last, self.content())
+        """Write `last.pt` now. Raises: UserError for weights that are not finite, which replace no good ones."""
+        content = self.content()
+        if broken := files.nonfinite(content.get("model", {})):
+            raise UserError(f"step {step} has made weights that are not finite ({listed(broken)}), so they are not "
+                            f"saved; {self.last} is as it was; lower optimizer.lr, and resume it")  # fmt: skip
+        if not self.folder.is_dir():
+            raise UserError(f"{self.folder}: has been removed while the run went on; nothing is left to go on from")
+        files.save(self.last, content)
         self._saved_at = time.monotonic()
         log.debug("saved %s after step %d", self.last, step)
         if is_best:
@@ -86,10 +105,13 @@ def _holds(path: Path, best: dict[str, Any]) -> bool:
 
 def _link(source: Path, target: Path) -> None:
     """Make `target` the same file as `source` without writing its bytes again; a later `source` leaves it alone."""
+    if target.exists() and target.samefile(source):
+        return  # renaming one name of a file to another one of its does nothing, and would leave both
     temporary = target.with_name(f".{target.name}.tmp")
     temporary.unlink(missing_ok=True)
     try:
         os.link(source, temporary)
+        put_in_place(temporary, target)
     except OSError:  # a file system without hard links
-        shutil.copyfile(source, temporary)
-    os.replace(temporary, target)
+        with replacing(target) as copy, source.open("rb") as original:
+            shutil.copyfileobj(original, copy)

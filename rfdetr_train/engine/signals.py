@@ -57,10 +57,10 @@ class StopSignals:
         self.settle(distributed.sums(self.votes()))
 
     def raise_if_noted_anywhere(self) -> None:
-        """Raise `Interrupted` if a signal came to any process, which nobody has to agree on: nothing will be saved."""
-        noted = self._noted or distributed.posted("signal")
+        """Raise `Interrupted` if a signal came to any process: where nothing will be saved, nobody needs to agree."""
+        noted = self._noted or distributed.stopped()
         if noted is not None:
-            distributed.post("signal", noted)
+            distributed.stop_all(noted)
             raise Interrupted(noted)
 
     def raise_if_received(self) -> None:

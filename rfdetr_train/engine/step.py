@@ -1,13 +1,19 @@
-"""One optimizer step: forward and backward over the micro-batches of its accumulation window, clip, update."""
+"""One optimizer step: forward and backward over the micro-batches of its accumulation window, clip, update.
+
+A step whose loss or gradient norm is not finite changes nothing: weights, optimizer state and the statistics of
+BatchNorms stay as they were, and in fp16 the loss scale is lowered.
+"""
 
 import inspect
 import logging
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from rfdetr_train import distributed
 from rfdetr_train.data.sample import Batch
@@ -19,8 +25,8 @@ from rfdetr_train.optim.hooks import StepNorms
 log = logging.getLogger(__name__)
 
 
-class NonFiniteStep(UserError):
-    """A loss or gradient norm that is not finite; the weights have not been changed by it."""
+class _Skipped(Exception):
+    """Leaves an optimizer's line search before it has changed anything."""
 
 
 @dataclass
@@ -33,6 +39,8 @@ class StepResult:
     grad_norm: float
     """Norm of all gradients before clipping."""
     num_images: int
+    skipped: bool
+    """The loss or the norm is not finite, so the step has changed nothing."""
     group_norms: dict[str, dict[str, float]] | None = None
     """`grad_norm` (after clipping) and `update_norm` by parameter group, where they were asked for."""
     votes: list[float] = field(default_factory=list)
@@ -54,7 +62,9 @@ class TrainStep:
         clip_norm: float,
         num_groups: int,
         input_channels: int = 3,
+        on_oom: str = "error",
     ) -> None:
+        """`num_groups` of queries, by which the loss is normalised; `on_oom` as trainer.on_oom."""
         self.model = model
         self.parameters_changed()
         self.criterion = criterion
@@ -63,6 +73,9 @@ class TrainStep:
         self.clip_norm = clip_norm
         self.num_groups = num_groups
         self.input_channels = input_channels
+        self.on_oom = on_oom
+        self.parts = 1  # that each micro-batch is cut into
+        self._statistics = [b for m in model.modules() if isinstance(m, _BatchNorm) for b in m.buffers()]
         # L-BFGS and its kind evaluate the loss several times a step; the others take the gradients as they are
         closure = inspect.signature(type(optimizer).step).parameters.get("closure")
         self.wants_closure = closure is not None and closure.default is inspect.Parameter.empty
@@ -96,8 +109,10 @@ class TrainStep:
 
     def _step(self, window: Sequence[Batch], num_boxes: float) -> StepResult:
         result = self._backward(window, num_boxes, self.clip_norm)
-        self._refuse_non_finite(result, window)
-        self.precision.scaler.step(self.optimizer)
+        if result.skipped:
+            self.optimizer._opt_called = True  # type: ignore[attr-defined]  # or the scheduler would warn at step 1
+        else:
+            self.precision.scaler.step(self.optimizer)
         self.precision.scaler.update()
         return result
 
@@ -106,25 +121,66 @@ class TrainStep:
 
         def closure() -> float:
             results.append(self._backward(window, num_boxes, clip_norm=0.0))  # a line search wants the slope as it is
-            self._refuse_non_finite(results[0], window)  # later ones are trials, which a line search may reject
+            if results[0].skipped:  # later ones are trials, which a line search may reject
+                raise _Skipped
             return results[-1].losses["loss"]
 
-        self.optimizer.step(closure)
+        with suppress(_Skipped):
+            self.optimizer.step(closure)
         return results[0]  # the loss at the weights before the step, as for every other optimizer
 
     def _backward(self, window: Sequence[Batch], num_boxes: float, clip_norm: float) -> StepResult:
         """Gradients of the whole window in `.grad`, clipped to `clip_norm` unless it is 0."""
+        statistics = [buffer.clone() for buffer in self._statistics]
+        while True:
+            try:
+                result = self._accumulate(window, num_boxes, clip_norm)
+                break
+            except torch.OutOfMemoryError as error:
+                reason = str(error).splitlines()[0]
+            self._restore(statistics)  # here the tensors of the failed attempt are gone
+            self._shrink(window, reason)
+        if result.skipped:
+            self._restore(statistics)
+        return result
+
+    def _restore(self, statistics: list[Tensor]) -> None:
+        for buffer, before in zip(self._statistics, statistics, strict=True):
+            buffer.copy_(before)
+
+    def _accumulate(self, window: Sequence[Batch], num_boxes: float, clip_norm: float) -> StepResult:
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         sums: dict[str, Tensor] = {}
-        for batch in window:
-            with distributed.exchanging(self._network, now=batch is window[-1]):
-                losses = self._micro_batch(batch, num_boxes)
+        parts = [part for batch in window for part in batch.cut(self.parts)]
+        for part in parts:
+            with distributed.exchanging(self._network, now=part is parts[-1]):
+                losses = self._micro_batch(part, num_boxes)
             for name, value in losses.items():
                 sums[name] = sums[name] + value if name in sums else value
         self.precision.scaler.unscale_(self.optimizer)
         grad_norm = self._clip(clip_norm)
         return self._read(sums, grad_norm, num_images=sum(len(batch.images) for batch in window))
+
+    def _shrink(self, window: Sequence[Batch], reason: str) -> None:
+        """Cut the micro-batches into twice as many parts; their loss is normalised over the window as before.
+
+        Not in one of several processes: the others are amid an exchange with it.
+        """
+        pictures = -(-max(len(batch.images) for batch in window) // self.parts)
+        height, width = window[0].images.shape[-2:]
+        place = f"memory ran out in a step of {pictures} pictures of {height}x{width}"
+        if self.on_oom == "error" or pictures == 1 or distributed.size() > 1:
+            remedy = "trainer.on_oom=shrink, " if distributed.size() == 1 else ""
+            remedy += "a lower trainer.batch_size with more trainer.accumulation_steps, or "
+            raise UserError(f"{place}; use {remedy * (pictures > 1)}trainer.precision=bf16, or a smaller model or "
+                            f"resolution ({reason})")  # fmt: skip
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.precision.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.parts *= 2
+        log.warning("%s: from here on at most %d at once, and %d times the accumulation (trainer.on_oom=shrink)",
+                    place, -(-pictures // 2), self.parts)  # fmt: skip
 
     def _micro_batch(self, batch: Batch, num_boxes: float) -> dict[str, Tensor]:
         counts = len(batch.images) > 0
@@ -147,22 +203,9 @@ class TrainStep:
         losses = torch.stack([value.float() for value in sums.values()])
         totals = distributed.add_up(torch.cat([losses, losses.new_tensor([num_images])]))
         *values, images, norm = torch.cat([totals, grad_norm.float().reshape(1)]).tolist()
-        return StepResult(dict(zip(sums, values, strict=True)), norm, int(images))
-
-    def _refuse_non_finite(self, result: StepResult, window: Sequence[Batch]) -> None:
-        """Before the update, so that the weights stay good."""
-        numbers = {"loss": result.losses["loss"], "gradient norm": result.grad_norm}
-        if self.precision.scaler.is_enabled():
-            del numbers["gradient norm"]  # in fp16 an infinite gradient only lowers the loss scale
-        for name, value in numbers.items():
-            if not math.isfinite(value):
-                own_ids = [target["image_id"] for batch in window for target in batch.targets]
-                image_ids = [image_id for ids in distributed.gather(own_ids) for image_id in ids]
-                raise NonFiniteStep(
-                    f"training has diverged: the {name} is {value} on the images with ids {image_ids}; lower "
-                    "optimizer.lr or trainer.clip_norm, add warmup=linear, or use trainer.precision=fp32. Nothing that "
-                    "was saved has changed"
-                )
+        named = dict(zip(sums, values, strict=True))
+        skipped = not (math.isfinite(named["loss"]) and math.isfinite(norm))
+        return StepResult(named, norm, int(images), skipped)
 
 
 def _blank(batch: Batch) -> Batch:

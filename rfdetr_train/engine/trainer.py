@@ -16,6 +16,7 @@ from rfdetr_train.engine.run import Run
 from rfdetr_train.engine.saver import Saver
 from rfdetr_train.engine.signals import StopSignals
 from rfdetr_train.engine.step import TrainStep
+from rfdetr_train.engine.step_watch import StepWatch
 from rfdetr_train.engine.validator import Validator
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ class Trainer:
         self,
         run: Run,
         step: TrainStep,
+        watch: StepWatch,
         loader: TrainLoader,
         validator: Validator,
         recorder: Recorder,
@@ -36,6 +38,7 @@ class Trainer:
     ) -> None:
         self.run = run
         self.step = step
+        self.watch = watch
         self.loader = loader
         self.validator = validator
         self.recorder = recorder
@@ -104,7 +107,9 @@ class Trainer:
         result = self.step(window, measure_groups=bool(self.recorder.measures_step(self.state)), votes=votes)
         *signals, save_due = result.votes
         self.signals.settle(signals)
-        self.run.average.step_done()
+        self.watch.look(window, result)
+        if not result.skipped:
+            self.run.average.step_done()
         scheduler.step()
         self.state.step += 1
         self.state.position += 1

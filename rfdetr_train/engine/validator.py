@@ -97,6 +97,7 @@ class Validator:
 
         Several processes take the batches of one in turn, so that the results are the same to the bit.
         """
+        distributed.meet()  # the main process may still be saving
         distributed.take_buffers_of_main(model)
         was_training = model.training
         model.eval()
@@ -109,7 +110,7 @@ class Validator:
                     found |= zip(image_ids, self._detect(model, batch), strict=True)
                     self.progress.advance_evaluation()
                     on_batch()
-            distributed.meet(on_batch)
+            distributed.meet()
         finally:
             model.train(was_training)
             self.progress.end_evaluation()

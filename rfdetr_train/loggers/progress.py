@@ -1,6 +1,7 @@
 """How far a run is: bars on a terminal, plain log lines elsewhere."""
 
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -58,7 +59,7 @@ class Progress(ABC):
         self.steps_done += 1
         self.epoch_steps_done += 1
         self._record |= record
-        if record.get("loss") is not None:
+        if record.get("loss") is not None and math.isfinite(record["loss"]):
             self._losses.append(record["loss"])
         self.show_step()
 

@@ -31,7 +31,8 @@ class StepNorms:
         self._armed = True
 
     def read(self) -> Norms | None:
-        """The L2 norms of the last measured step, once; None if none was. One copy from the device."""
+        """The L2 norms of the step, once; None if it was not measured, or skipped. One copy from the device."""
+        self._armed, self._before = False, []
         if not self._norms:
             return None
         values = {kind: norms.tolist() for kind, norms in self._norms.items()}

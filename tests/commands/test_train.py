@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -57,6 +58,21 @@ def test_same_seed_same_bits_and_another_seed_another_run(run: Run) -> None:
     assert rows_without_speed(first) == rows_without_speed(second)
     assert rows_without_speed(first) != rows_without_speed(other)
     assert equal_to_the_bit(states(first / "checkpoints/last.pt"), states(second / "checkpoints/last.pt"))
+
+
+def test_what_is_shown_scored_and_saved_changes_nothing_that_is_learnt(run: Run) -> None:
+    def learnt(name: str, *keys: str) -> dict[str, Any]:
+        run_dir = run(name, "trainer.epochs=2", "augmentation=strong", "logger.plots=false", *keys)
+        saved = states(run_dir / "checkpoints/last.pt")
+        return {part: saved[part] for part in ("model", "ema", "optimizer", "scheduler", "random")}
+
+    first = learnt("first")
+    for number, keys in enumerate((
+        ["trainer.log_every_steps=50", "logger.group_norms=false", "trainer.spike_factor=0", "logger.plots=true"],
+        ["evaluation.every_epochs=2", "evaluation.weights=raw", "evaluation.max_dets=5", "evaluation.batch_size=1"],
+        ["data.num_workers=2", "checkpoint.every_steps=1", "data.on_error=skip", "trainer.on_oom=shrink"],
+    )):  # fmt: skip
+        assert equal_to_the_bit(learnt(f"other{number}", *keys), first), keys
 
 
 def test_the_log_says_when_strong_stages_end(run: Run, caplog: pytest.LogCaptureFixture) -> None:
@@ -137,6 +153,22 @@ def test_other_classes_on_resume_take_over_their_rows(
     assert "6 tensors (its weights are not the saved ones)" in caplog.text  # the head and its two groups' copies
     assert "its best AP does not count here" in caplog.text
     assert json.loads((second / "summary.json").read_text())["best"]["step"] == 6
+
+
+def test_what_keeps_a_resumed_run_from_the_same_bits_is_said(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = run("first", "trainer.max_steps=1", "logger.plots=false")
+    run("same", f"resume={first}", "trainer.max_steps=1", "logger.plots=false")
+    assert "NOT TO THE SAME BITS" not in caplog.text
+    changed = files.load(first / "checkpoints/last.pt")
+    versions = json.loads((first / "summary.json").read_text())["versions"]
+    assert changed["versions"] == versions
+    changed["versions"] = {**versions, "torch": "2.0.0", "data": "0" * 16}
+    files.save(tmp_path / "changed.pt", changed)
+    run("second", f"resume={tmp_path / 'changed.pt'}", "trainer.max_steps=1", "logger.plots=false")
+    here = f"torch 2.0.0 (here {versions['torch']}), data {'0' * 16} (here {versions['data']})"
+    assert f"NOT TO THE SAME BITS: it had {here}" in caplog.text
 
 
 def test_other_sizes_on_resume_fit_the_average_too(run: Run, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,10 +3,12 @@
 import logging
 import os
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from rfdetr_train.data.image_check import check_images
+from rfdetr_train.data.image_file import read_image
 from rfdetr_train.errors import UserError
 
 FIVE = ("half.jpg", "empty.jpg", "html.jpg", "missing.jpg", "folder.jpg")
@@ -70,6 +72,29 @@ def test_three_more(tmp_path, coco_table, write_split, write_simple, read):
     lines = str(caught.value).splitlines()[1:]
     assert [line.split(": ")[0].strip() for line in lines] == [str(pipe), str(half), str(link)]
     assert [len(split) for split in check_images(read(tmp_path), "skip").splits.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg"])
+def test_a_fault_in_the_middle_is_found_where_broken_pictures_are_skipped(
+    tmp_path, coco_table, write_split, write_simple, read, ending
+):
+    """Its end is as it should be, so without decoding it looks whole."""
+    write_simple(tmp_path)
+    pictures = {name: [(1, [10, 10, 9, 9])] for name in ("good.png", f"bad.{ending}")}
+    write_split(tmp_path, "train", coco_table(pictures, [{"id": 1, "name": "cell"}]))
+    bad = tmp_path / "train" / f"bad.{ending}"
+    noise = np.random.default_rng(0).integers(0, 256, (100, 100, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(bad)
+    content = bytearray(bad.read_bytes())
+    if ending == "png":
+        content[len(content) // 2] ^= 255
+    else:
+        content[content.index(b"\xff\xc4") + 5 : len(content) // 2] = b""  # a table of codes, and half of the codes
+    bad.write_bytes(content)
+    assert len(check_images(read(tmp_path), "error").splits["train"]) == 2
+    with pytest.raises(UserError, match="cannot be read as a picture"):
+        read_image(bad)
+    assert len(check_images(read(tmp_path), "skip").splits["train"]) == 1
 
 
 def test_the_limit_of_megapixels_is_the_configs(tmp_path, write_simple, read):

@@ -1,12 +1,14 @@
 """Which files a run has after which save."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rfdetr_train.checkpoint import files
 from rfdetr_train.config import CheckpointConfig
 from rfdetr_train.engine.saver import Saver
+from rfdetr_train.errors import UserError
 
 
 def saver_of(folder: Path, **config: float) -> Saver:
@@ -80,3 +82,24 @@ def test_a_best_that_is_another_ones_is_not_adopted(tmp_path: Path, caplog: pyte
     assert not saver.best.exists()
     assert step_in(saver.last) == 2
     assert "not beside it" in caplog.text
+
+
+def test_a_best_that_is_the_last_already_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    best = {"step": 1, "AP": 0.5}
+    saver = Saver(tmp_path, CheckpointConfig(), lambda: {"loop": {"step": 1, "best": best}})
+    saver.save(1, is_best=True)
+    saver.adopt(saver.last, best)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.pt", "last.pt"]
+
+
+def test_a_disk_without_room_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10 * 2**20))
+    saver = saver_of(tmp_path, keep=2)
+    saver.check_space(2 * 2**20)  # five of them just fit
+    assert not caplog.text
+    saver.check_space(2 * 2**20 + 1)
+    assert "the run may keep 5 at once" in caplog.text
+    with pytest.raises(UserError, match=r"takes about 10\.5 MiB, 10\.0 MiB are free"):
+        saver.check_space(11 * 2**20 - 2**19)

@@ -1,15 +1,17 @@
 """A step on a real, very small detector: accumulation, normalisation, refusal of non-finite numbers."""
 
+import math
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from rfdetr_train.config import ModelConfig
+from rfdetr_train.config import TRANSFORMER_KEYS, ModelConfig
 from rfdetr_train.criterion import Criterion
 from rfdetr_train.data.sample import Batch
 from rfdetr_train.engine.precision import Precision
-from rfdetr_train.engine.step import NonFiniteStep, TrainStep
+from rfdetr_train.engine.step import TrainStep
+from rfdetr_train.errors import UserError
 from rfdetr_train.matcher import match
 from rfdetr_train.models.rfdetr import RFDETR, build_model
 
@@ -79,14 +81,105 @@ def test_images_without_targets_train_on(small_model: SmallModel) -> None:
     assert 0 < result.losses["loss"] < 1e4
 
 
-def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_the_images(small_model: SmallModel) -> None:
+@pytest.mark.parametrize("closure", [False, True])
+def test_a_loss_that_is_not_finite_changes_nothing(small_model: SmallModel, closure: bool) -> None:
     model = small_model()
+    step = train_step(model, lr=1.0)
+    if closure:
+        step.optimizer, step.wants_closure = torch.optim.LBFGS(model.parameters()), True
     with torch.no_grad():
         model.class_embed.bias.fill_(float("nan"))
-    before = model.projector.norm.weight.clone()
-    with pytest.raises(NonFiniteStep, match=r"loss is nan on the images with ids \[0, 1\]"):
-        train_step(model, lr=1.0)([batch_of(2)])
-    assert torch.equal(before, model.projector.norm.weight)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    result = step([batch_of(2)], measure_groups=True)
+    assert result.skipped
+    assert math.isnan(result.losses["loss"])
+    assert result.group_norms is None
+    after = model.state_dict()
+    assert all(torch.equal(before[name], after[name]) or "class_embed.bias" in name for name in before)
+    with torch.no_grad():
+        model.class_embed.bias.fill_(-2.0)
+    assert step([batch_of(2)]).group_norms is None  # not asked for in this step
+    assert not torch.equal(before["projector.norm.weight"], model.projector.norm.weight)
+
+
+def test_a_skipped_step_leaves_the_statistics_of_batch_norms(small_config: Callable[..., ModelConfig]) -> None:
+    pyramid = small_config(**dict.fromkeys(TRANSFORMER_KEYS), backbone="test_resnet")
+    model = build_model(pyramid, 3)
+    step = train_step(model)
+    with torch.no_grad():
+        next(model.backbone.parameters()).fill_(float("inf"))
+    before = [buffer.clone() for buffer in step._statistics]
+    assert step([batch_of(2)]).skipped
+    assert before
+    assert all(torch.equal(*pair) for pair in zip(before, step._statistics, strict=True))
+
+
+def test_an_infinite_gradient_under_a_finite_loss_is_skipped_too(small_model: SmallModel) -> None:
+    model = small_model()
+    step = train_step(model, lr=1.0, clip_norm=0.1)
+    handle = model.projector.norm.weight.register_hook(lambda gradient: gradient * float("inf"))
+    before = model.class_embed.bias.clone()
+    result = step([batch_of(2)])
+    assert result.skipped
+    assert math.isfinite(result.losses["loss"])
+    assert torch.equal(before, model.class_embed.bias)
+    handle.remove()
+    assert not step([batch_of(2)]).skipped
+
+
+def test_an_overflow_in_fp16_lowers_the_scale(small_model: SmallModel) -> None:
+    """A CPU has a scaler too; its first scale is 65,536, under which a gradient overflows here."""
+    model = small_model()
+    step = train_step(model, lr=1.0)
+    step.precision.scaler = torch.amp.GradScaler("cpu")
+    handle = model.class_embed.bias.register_hook(lambda gradient: gradient * 3e38)
+    assert step([batch_of(2)]).skipped
+    assert step.precision.scaler.get_scale() == 32768.0
+    handle.remove()
+    assert not step([batch_of(2)]).skipped
+    assert step.precision.scaler.get_scale() == 32768.0
+
+
+class LittleMemory:
+    """A criterion on a device that has room for `pictures` at once."""
+
+    def __init__(self, pictures: int) -> None:
+        self.criterion, self.pictures = Criterion(10, match), pictures
+        self.seen: list[int] = []
+
+    def __call__(self, outputs: dict, targets: list[dict], num_boxes: float) -> dict[str, torch.Tensor]:
+        if len(targets) > self.pictures:
+            raise torch.OutOfMemoryError("tried to allocate 20.00 MiB")
+        self.seen.append(len(targets))
+        return self.criterion(outputs, targets, num_boxes)
+
+
+def test_shrinking_keeps_the_gradients_of_the_step(small_model: SmallModel) -> None:
+    whole, losses = gradients_of(small_model(), [batch_of(4)])
+    model = small_model()
+    step = train_step(model)
+    step.on_oom, step.criterion = "shrink", LittleMemory(1)
+    result = step([batch_of(4)])
+    assert step.criterion.seen == [1, 1, 1, 1]
+    parts = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    assert (whole - parts).abs().max() <= 1e-6 * whole.abs().max()
+    assert result.losses["loss"] == pytest.approx(losses["loss"], rel=1e-6)
+    assert result.num_images == 4
+    step([batch_of(3)])  # it does not try larger parts again
+    assert step.criterion.seen == [1] * 7
+
+
+@pytest.mark.parametrize(("on_oom", "room", "words"), [
+    ("error", 2, "4 pictures of 64x64; use trainer.on_oom=shrink, a lower trainer.batch_size"),
+    ("shrink", 0, "1 pictures of 64x64; use trainer.precision=bf16, or a smaller model"),
+])  # fmt: skip
+def test_memory_that_does_not_do_is_refused_with_what_to_set(
+    small_model: SmallModel, on_oom: str, room: int, words: str
+) -> None:
+    step = train_step(small_model())
+    step.on_oom, step.criterion = on_oom, LittleMemory(room)
+    with pytest.raises(UserError, match=f"memory ran out in a step of {words}"):
+        step([batch_of(4)])
 
 
 def test_lbfgs_evaluates_the_loss_itself_and_lowers_it(small_model: SmallModel) -> None:
