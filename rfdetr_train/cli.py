@@ -150,9 +150,10 @@ def _among_processes(arguments: list[str]) -> Iterator[list[str]]:
 def _prepare_hydra() -> None:
     from omegaconf import OmegaConf
 
-    from rfdetr_train import schema
+    from rfdetr_train import launchers, schema
 
     schema.register()
+    launchers.register()
     # use_cache: the folder of a run is asked for more than once and must not change
     OmegaConf.register_new_resolver("run_token", lambda: secrets.token_hex(2), use_cache=True, replace=True)
     OmegaConf.register_new_resolver("run_label", _run_label, replace=True)
@@ -177,23 +178,26 @@ class _Task:
         from hydra.types import RunMode
         from omegaconf import OmegaConf
 
-        from rfdetr_train import distributed, processes
+        from rfdetr_train import distributed, launchers, processes
         from rfdetr_train.composed import make_paths_absolute, save_config, to_dataclass
 
         run_dir = Path(HydraConfig.get().runtime.output_dir).resolve()
+        is_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
         try:
+            launchers.prepare_job(HydraConfig.get(), is_sweep)
             make_paths_absolute(composed)
             config = to_dataclass(composed)
             save_config(composed, HydraConfig.get().runtime.choices, run_dir, self.command)
             logs: Any = OmegaConf.to_container(HydraConfig.get().job_logging, resolve=True)
             return processes.run(self.command, config, run_dir, logs)
-        except Interrupted:
+        except Interrupted as interruption:
+            launchers.hand_on(interruption.signal_number)
             raise
         except Exception as raised:
             error = distributed.first_failure(raised)
             processes.log_failure(error, run_dir / f"{self.command}.log")
             traceback.clear_frames(error.__traceback__)  # the model of a failed job must not outlive it in a sweep
-            if HydraConfig.get().mode == RunMode.MULTIRUN:
+            if is_sweep:
                 raise JobFailed(str(error)) from error  # the sweep goes on with the other jobs, and then names this one
             self.failure = error  # raised once Hydra is done, whose own report would only say it again
             return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 from rfdetr_train.errors import did_you_mean
+from rfdetr_train.launchers import missing_extra
 
 HELP = """\
 Train RF-DETR detectors.
@@ -110,7 +111,7 @@ def explain(error: BaseException, command: str, arguments: list[str]) -> str:
     causes = [str(error.__cause__).splitlines()[0]] if error.__cause__ is not None and str(error.__cause__) else []
     message = "\n".join(lines + [cause for cause in causes if cause not in lines])
     hints = [hint for word in _override_keys(arguments) if (hint := _key_hint(word, command))]
-    return "\n".join([message or type(error).__name__, *hints])
+    return missing_extra(message) or "\n".join([message or type(error).__name__, *hints])
 
 
 def _quoted_form(override: str) -> str:

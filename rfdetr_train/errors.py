@@ -1,6 +1,7 @@
 """The exceptions that the command line knows how to show, and how a refusal helps."""
 
 import difflib
+import signal
 from collections.abc import Iterable
 
 
@@ -10,6 +11,10 @@ class UserError(ValueError):
 
 class JobFailed(RuntimeError):
     """A job that failed and has said so in its own log."""
+
+
+STOP_SIGNALS = tuple(number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"))
+"""What asks a run to save and stop: people, systems, and queues before they take a job off its machine."""
 
 
 class Interrupted(BaseException):

@@ -78,7 +78,7 @@ def test_two_runs_at_once_have_two_folders_and_one_data_set(tmp_path: Path) -> N
     assert json.loads(result.read_text())["AP"] == pytest.approx(best["AP"], abs=1e-9)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
 def test_a_signal_saves_and_the_run_goes_on_from_there(tmp_path: Path, number: signal.Signals, code: int) -> None:
     many = [*SMALL, "trainer.epochs=500", "evaluation.every_epochs=1000", "checkpoint.every_epochs=1000"]
     process = start(*many, cwd=tmp_path)

@@ -24,21 +24,21 @@ NOT_PART_OF_A_TRAINER = (
 def find_resume(resume: str | None, run_dir: Path, runs_dir: Path, config: dict[str, Any]) -> Path | None:
     """The checkpoint that `resume=null|auto|PATH|RUN_DIR` means; None starts anew.
 
-    auto: this run's own folder (a requeued job), else the newest run under `runs_dir` with the same config.
+    null: the newest one of this config in the run's own folder: a job that was queued again, or tried again.
+    auto: that, else the newest of a run under `runs_dir` with the same config.
     """
-    if resume is None:
-        return None
-    if resume != "auto":
+    if resume not in (None, "auto"):
         return files.resolve(resume, prefer=("last", "best"))
-    places = ("*/*", "*/*/*")  # of single runs, of a sweep's jobs
+    places = ("*/*", "*/*/*") if resume == "auto" else ()  # of single runs, of a sweep's jobs
     folders = {path.parent for place in places for path in runs_dir.glob(f"{place}/checkpoints/*.pt")}
     others = sorted(folders - {run_dir / "checkpoints"}, key=_newest_time, reverse=True)
     for folder in [run_dir / "checkpoints", *others]:
         for path in _newest_first(folder):
             if _same_run(path, config):
-                log.info("resume=auto: going on from %s", path)
+                log.info("going on from %s", path)
                 return path
-    log.warning("resume=auto: none of the %d runs under %s has this config; STARTING ANEW", len(others), runs_dir)
+    if resume == "auto":
+        log.warning("resume=auto: none of the %d runs under %s has this config; STARTING ANEW", len(others), runs_dir)
     return None
 
 
@@ -80,7 +80,7 @@ def _same_run(path: Path, config: dict[str, Any]) -> bool:
     try:
         saved = files.load(path)["config"]
     except UserError as error:
-        log.warning("resume=auto: passing over %s", error)
+        log.warning("passing over %s", error)
         return False
     if config["trainer"]["batch_size"] == "auto":  # settled once, and then kept
         saved = {**saved, "trainer": {**saved["trainer"], "batch_size": "auto"}}

@@ -107,6 +107,7 @@ def find_parent(config: TrainConfig, run_dir: Path) -> str | None:
     parent = find_resume(config.resume, run_dir, Path(config.run_dir), dataclasses.asdict(config))
     if parent is None:
         refuse_used_folder(run_dir)
+        MetricsFiles(run_dir).truncate_after(0)  # of a job that ended before its first save and is tried again
     elif (folder := files.run_folder_of(parent)) is not None:
         clear_leftovers(folder)
     return str(parent) if parent else None

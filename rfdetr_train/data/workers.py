@@ -19,7 +19,7 @@ from multiprocessing.context import BaseContext
 import torch
 from torch.utils.data import get_worker_info
 
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import STOP_SIGNALS, UserError
 
 if sys.platform != "win32":
     from multiprocessing import forkserver, resource_tracker
@@ -48,9 +48,10 @@ def worker_context(modules: Sequence[str]) -> BaseContext:
         return multiprocessing.get_context("spawn")
     context = _WorkerContext()
     context.set_forkserver_preload(list(modules))
-    resource_tracker.ensure_running()  # else the server starts it first, and that unblocks the signals
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
+        resource_tracker.ensure_running()  # else the server starts it; it unblocks SIGINT and SIGTERM again
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         forkserver.ensure_running()  # a process inherits what is blocked, and so do those that it forks
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the step in progress is finished and saved before the run ends."""
+"""SIGINT, SIGTERM, SIGUSR1 and SIGUSR2: the step in progress is finished and saved before the run ends."""
 
 import logging
 import signal
@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 
 from rfdetr_train import distributed
-from rfdetr_train.errors import Interrupted
-
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+from rfdetr_train.errors import STOP_SIGNALS, Interrupted
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +25,7 @@ class StopSignals:
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> "StopSignals":
-        for number in STOPPING:
+        for number in STOP_SIGNALS:
             self._previous[number] = signal.signal(number, self._note)
         return self
 
@@ -45,11 +43,11 @@ class StopSignals:
 
     def votes(self) -> list[float]:
         """What this process has got, to be summed over all and given to `settle`."""
-        return [float(self._noted == number) for number in STOPPING]
+        return [float(self._noted == number) for number in STOP_SIGNALS]
 
     def settle(self, sums: Sequence[float]) -> None:
         """Take the signal that any process has got; `sums` of all processes' votes."""
-        got = [number for number, votes in zip(STOPPING, sums, strict=True) if votes > 0]
+        got = [number for number, votes in zip(STOP_SIGNALS, sums, strict=True) if votes > 0]
         self.received = self.received or (got[0] if got else None)
 
     def agree(self) -> None:

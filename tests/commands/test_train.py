@@ -226,6 +226,23 @@ def test_auto_passes_over_a_broken_checkpoint_and_never_begins_on_top_of_a_run(r
         run("a", "trainer.epochs=1", "optimizer.lr=0.5", "resume=auto")
 
 
+def test_a_job_that_is_tried_again_goes_on_in_its_folder_or_begins_its_metrics_anew(run: Run) -> None:
+    options = ["checkpoint.every_steps=2", "trainer.epochs=2", "evaluation.weights=raw"]
+    whole = run("whole", *options)
+    died = whole.with_name("died")
+    died.mkdir()
+    row = (whole / "metrics.jsonl").read_text().splitlines()[0]
+    (died / "metrics.jsonl").write_text(f"{row}\n")  # killed before its first save
+    run("died", *options, "trainer.max_steps=4")
+    assert rows_without_speed(died)[:3] == rows_without_speed(whole)[:3]
+    again = run("died", *options)
+    assert json.loads((again / "summary.json").read_text())["parent"] == str(died / "checkpoints/last.pt")
+    assert [row["step"] for row in rows_without_speed(again) if row["split"] == "train"] == [1, 2, 3, 4, 5, 6]
+    assert equal_to_the_bit(
+        states(whole / "checkpoints/last.pt")["model"], states(again / "checkpoints/last.pt")["model"]
+    )
+
+
 def test_more_epochs_are_the_same_run(run: Run) -> None:
     first = run("first", "trainer.epochs=1")
     second = run("second", "trainer.epochs=2", "resume=auto")

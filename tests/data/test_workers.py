@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch.utils.data
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
@@ -28,10 +29,11 @@ import multiprocessing, os, signal, sys
 from rfdetr_train.config import AugmentationConfig, ShapesDataConfig
 from rfdetr_train.data.dataset import read_dataset
 from rfdetr_train.data.loader import TrainLoader
+from rfdetr_train.errors import STOP_SIGNALS
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda number, frame: None)  # SIG_IGN would pass to its children
     config = ShapesDataConfig(root=sys.argv[1], train_images=11, valid_images=5, image_size_px=64)
     sizes = {"batch_size": 1, "accumulation_steps": 1, "seed": 0, "num_workers": 2}
     with TrainLoader(read_dataset(config).splits["train"], AugmentationConfig(name="none"), [32], **sizes) as loader:
@@ -78,10 +80,14 @@ def all_end(workers: list[int], seconds: float = 20.0) -> bool:
     return not any(map(is_running, workers))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_workers_serve_on_when_their_whole_group_is_told_to_end(reader, number: signal.Signals):
     workers = workers_of(reader)
+    family = psutil.Process(reader.pid).children(recursive=True)
     os.killpg(reader.pid, number)
+    time.sleep(0.3)
+    assert len(family) == 4  # with the server that forks them, and multiprocessing's count of semaphores
+    assert [process for process in family if process.status() == psutil.STATUS_ZOMBIE] == []
     output, _ = reader.communicate("\n", timeout=60)
     assert output.split() == ["10", "11"]
     assert reader.returncode == 0

@@ -6,10 +6,10 @@ import signal
 import pytest
 
 from rfdetr_train.engine.signals import StopSignals
-from rfdetr_train.errors import Interrupted
+from rfdetr_train.errors import STOP_SIGNALS, Interrupted
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_first_noted_second_at_once(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with StopSignals() as signals:
