@@ -9,17 +9,17 @@ Generated photographs are measured besides --data. Without --reference-python ou
 
 import argparse
 import json
-import platform
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from turns import Arm, quartiles, ratios, serve, take_turns, write_report
 
 BATCH = 4
 GENERATED = {"640x480": (640, 480, 40), "1920x1080": (1920, 1080, 16), "4000x3000": (4000, 3000, 6)}
@@ -38,7 +38,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.serve:
         arm, root = arguments.serve
-        serve(ARMS[arm](Path(root), arguments.side))
+        serve(one_pass(ARMS[arm](Path(root), arguments.side)))
         return
     with tempfile.TemporaryDirectory() as folder:
         roots = {arguments.data.name: arguments.data} if arguments.data else {}
@@ -51,15 +51,16 @@ def ours(root: Path, side_px: int, cached: bool = False) -> Callable[[int], int]
     """One epoch of this package's train loader, as its workers run it."""
     import torch
 
+    from rfdetr_train.allocator import keep_freed_memory
     from rfdetr_train.config import AugmentationConfig, DataConfig
     from rfdetr_train.data.dataset import read_dataset
     from rfdetr_train.data.loader import TrainLoader
     from rfdetr_train.data.picture_cache import open_cache
     from rfdetr_train.data.transforms import normalise, source_side_px
-    from rfdetr_train.data.workers import keep_freed_memory
+    from rfdetr_train.data.workers import KEPT_BY_WORKERS
 
     torch.set_num_threads(1)
-    keep_freed_memory()
+    keep_freed_memory(*KEPT_BY_WORKERS)
     recipe = AugmentationConfig(name="reference", horizontal_flip=0.5, resize_crop=0.5)
     split = read_dataset(DataConfig(name="auto", root=str(root))).splits["train"]
     needed_px = source_side_px(side_px, recipe)
@@ -97,50 +98,35 @@ ARMS: dict[str, Callable[[Path, int], Callable[[int], int]]] = {
 }
 
 
-def serve(run: Callable[[int], int]) -> None:
-    """For each line read, a pass; its images a second of processor time and of the clock on the last line written."""
-    for epoch, _ in enumerate(sys.stdin):
+def one_pass(run: Callable[[int], int]) -> Callable[[int], tuple[float, float]]:
+    """A pass as an answer: its images a second of processor time, and of the clock."""
+
+    def answer(epoch: int) -> tuple[float, float]:
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         images = run(epoch)
-        rates = images / (time.process_time() - cpu_s), images / (time.perf_counter() - wall_s)
-        print(f"RATES {json.dumps(rates)}", flush=True)
+        return images / (time.process_time() - cpu_s), images / (time.perf_counter() - wall_s)
+
+    return answer
 
 
 def compare(name: str, root: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """The arms in turn on one data set, the first pass of each not counted."""
     pythons = {"ours": sys.executable, "cached": sys.executable, "reference": arguments.reference_python}
-    arms = {arm: start(python, arm, root, arguments.side) for arm, python in pythons.items() if python}
-    rates = [{arm: one_pass(process) for arm, process in arms.items()} for _ in range(arguments.rounds + 1)][1:]
-    for process in arms.values():
-        process.communicate()
+    served = ["--side", str(arguments.side), "--serve"]
+    with ExitStack() as stack:
+        arms = {
+            arm: stack.enter_context(Arm(__file__, [*served, arm, str(root)], python))
+            for arm, python in pythons.items()
+            if python
+        }
+        rates = take_turns(arms, arguments.rounds)
     row: dict[str, Any] = {"pictures": name}
     for arm in arms:
-        row[arm] = quartiles(one[arm][0] for one in rates)
-        row[f"{arm}, by the clock"] = quartiles(one[arm][1] for one in rates)
+        row[arm] = quartiles(rate for rate, _ in rates[arm])
+        row[f"{arm}, by the clock"] = quartiles(rate for _, rate in rates[arm])
     if "reference" in arms:
-        row["ratio"] = quartiles(one["ours"][0] / one["reference"][0] for one in rates)
+        row["ratio"] = ratios(*([rate for rate, _ in rates[arm]] for arm in ("ours", "reference")))
     return row
-
-
-def start(python: str, arm: str, root: Path, side_px: int) -> subprocess.Popen:
-    command = [python, "-W", "ignore", __file__, "--side", str(side_px), "--serve", arm, str(root)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def one_pass(process: subprocess.Popen) -> tuple[float, float]:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-    for line in process.stdout:
-        if line.startswith("RATES "):
-            return tuple(json.loads(line.removeprefix("RATES ")))
-    raise SystemExit("a measured process ended before its time; its message is above")
-
-
-def quartiles(values: Iterable[float]) -> list[float]:
-    """First quartile, median, third quartile."""
-    return [float(f"{value:.4g}") for value in statistics.quantiles(values, n=4, method="inclusive")]
 
 
 def generate(root: Path, width: int, height: int, count: int) -> Path:
@@ -174,25 +160,13 @@ def generate(root: Path, width: int, height: int, count: int) -> Path:
 
 def report(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
     """A table of medians with quartiles, and everything as JSON."""
-    from rfdetr_train.checkpoint.versions import versions
     from rfdetr_train.loggers.tables import print_table
 
     columns = [key for key in rows[0] if "clock" not in key]
     cells = [[row[key] if key == "pictures" else "{1:.4g} ({0:.4g}-{2:.4g})".format(*row[key]) for key in columns]
              for row in rows]  # fmt: skip
     print_table(f"images a second on one core at {arguments.side} px: median (quartiles)", columns, cells)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
-    machine = {"processor": processor(), "system": platform.platform()}
-    written = {"machine": machine, "versions": versions(), "commit": commit.stdout.strip(), "rows": rows}
-    arguments.output.write_text(
-        json.dumps({"side_px": arguments.side, "rounds": arguments.rounds, **written}, indent=2)
-    )
-
-
-def processor() -> str:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    write_report(arguments.output, side_px=arguments.side, rounds=arguments.rounds, rows=rows)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rfdetr_train import distributed
+from rfdetr_train.allocator import keep_freed_memory
 from rfdetr_train.checkpoint.versions import versions
 from rfdetr_train.config import DataConfig, EvaluateConfig
 from rfdetr_train.data.dataset import read_split
@@ -33,6 +34,8 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
     trained = load_trained_model(config.checkpoint, config.weights)
     split = load_split(config, trained.saved, trained.label_map)
     precision = Precision(config.precision, choose_device(config.device, key="device"), key="precision")
+    if precision.device.type == "cpu":
+        keep_freed_memory()
     model = trained.model.to(precision.device)
     log.info("%s (%s weights) on %s of %s", trained.path, trained.weights, split.name, split.folder)
     of_run = trained.config.get("trainer", {}).get("precision", "not known")

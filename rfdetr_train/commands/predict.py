@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rfdetr_train.allocator import keep_freed_memory
 from rfdetr_train.config import PredictConfig
 from rfdetr_train.data.sources import VIDEO_SUFFIXES, Source, find_files, import_av, read_sources
 from rfdetr_train.engine.detector import Detections, Detector
@@ -32,6 +33,8 @@ def predict(config: PredictConfig, run_dir: Path) -> None:
     if any(path.suffix.lower() in VIDEO_SUFFIXES for path in files):
         import_av()
     detector = Detector.from_checkpoint(config.checkpoint, config.weights, config.device, config.precision)
+    if detector.precision.device.type == "cpu":
+        keep_freed_memory()
     skipped: list[str] = []
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals("finishing the batch"))

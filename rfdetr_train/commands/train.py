@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from rfdetr_train import distributed
+from rfdetr_train.allocator import keep_freed_memory
 from rfdetr_train.checkpoint import files
 from rfdetr_train.checkpoint.class_heads import match_classes
 from rfdetr_train.checkpoint.find_run import clear_leftovers, find_resume, locked, refuse_used_folder
@@ -60,6 +61,8 @@ def train(config: TrainConfig, run_dir: Path) -> float | None:
     dataset = load_data(config)
     criterion = build_criterion(config, dataset)
     log.info("device %s, precision %s, seed %d", precision.device, precision.name, config.seed)
+    if precision.device.type == "cpu":
+        keep_freed_memory()
     distributed.only_on_main(clear_leftovers, run_dir)
     with distributed.only_on_main(locked, run_dir):
         return train_on(dataset, config, criterion, precision, run_dir)
@@ -75,6 +78,8 @@ def train_on(
     pretrained = config.model.pretrained and parent is None
     with distributed.one_after_the_first():  # of a download
         model = build_model(config.model, len(dataset.label_map.names), pretrained).to(precision.device)
+        if config.trainer.checkpointing:
+            model.recompute_activations()
         source = str(parent) if parent else load_starting_weights(model, config, dataset)
     config = settle_batch_size(config, saved, model, criterion, precision, len(dataset.splits["train"]))
 

@@ -90,6 +90,9 @@ class TrainerConfig:
     """How long processes wait for one that neither answers nor ends, before the job fails."""
     memory_budget_gib: Optional[float] = None
     """Memory that batch_size=auto may fill; null is 80% of what is free."""
+    checkpointing: bool = False
+    """true: activations inside the decoder's layers and a plain vision transformer's blocks are computed again in the
+    backward pass instead of kept: less memory, more time, the same gradients."""
     log_every_steps: int = 10
     """Train lines in metrics.jsonl: every so many steps, and the last of an epoch."""
     deterministic: bool = False

@@ -5,7 +5,6 @@ the reader finishes its step first and needs its workers for that. So they and t
 of such signals, and are ended by the reader: in peace, by SIGKILL, or by its own end.
 """
 
-import ctypes
 import multiprocessing
 import os
 import shutil
@@ -19,6 +18,7 @@ from multiprocessing.context import BaseContext
 import torch
 from torch.utils.data import get_worker_info
 
+from rfdetr_train.allocator import keep_freed_memory
 from rfdetr_train.errors import STOP_SIGNALS, UserError
 
 if sys.platform != "win32":
@@ -34,9 +34,8 @@ if sys.platform != "win32":
         Process = _Worker
 
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-_LARGEST_KEPT_BYTES = 32 << 20  # a picture of 11 megapixels
-_KEPT_BYTES = 256 << 20
+KEPT_BY_WORKERS = 32 << 20, 256 << 20
+"""Bytes of the largest freed block that a worker keeps, a picture of 11 megapixels, and of all of them."""
 
 
 def worker_context(modules: Sequence[str]) -> BaseContext:
@@ -60,7 +59,7 @@ def worker_context(modules: Sequence[str]) -> BaseContext:
 
 def prepare_worker(_worker: int) -> None:
     """To be called in a worker when it starts."""
-    keep_freed_memory()
+    keep_freed_memory(*KEPT_BY_WORKERS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Windows has nothing to block it with
     # torch's own watch is on the fork server, which lives on with its workers when the reader is killed.
     threading.Thread(target=_exit_with_reader, daemon=True).start()
@@ -71,13 +70,6 @@ def _exit_with_reader() -> None:
     assert reader is not None
     reader.join()
     os._exit(1)
-
-
-def keep_freed_memory() -> None:
-    """Let this process keep 256 MB of what it frees; glibc would ask the system anew for each picture's pages."""
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def shareable(images: torch.Tensor) -> torch.Tensor:

@@ -21,15 +21,15 @@ def ema_decay(update: int, decay: float, tau: float) -> float:
     return decay * (1.0 - math.exp(-update / tau)) if tau > 0 else decay
 
 
-def ema_update(decay: float, tau: float) -> Callable[[list[Tensor], list[Tensor], Tensor | int], None]:
-    """`multi_avg_fn` for `AveragedModel`: one multi-tensor call; torch copies at update 1 and does not call it."""
+def ema_update(decay: float, tau: float) -> Callable[[list[Tensor], list[Tensor], int], None]:
+    """What `AveragedModel` does to all weights at once, given how often it has; at update 1 torch copies instead."""
 
     @torch.no_grad()
-    def update(averages: list[Tensor], currents: list[Tensor], num_averaged: Tensor | int) -> None:
+    def update(averages: list[Tensor], currents: list[Tensor], num_averaged: int) -> None:
         if not averages[0].is_floating_point():  # counters of a BatchNorm; torch calls once for each dtype
             torch._foreach_copy_(averages, currents)
             return
-        torch._foreach_lerp_(averages, currents, 1.0 - ema_decay(int(num_averaged) + 1, decay, tau))
+        torch._foreach_lerp_(averages, currents, 1.0 - ema_decay(num_averaged + 1, decay, tau))
 
     return update
 
@@ -95,7 +95,9 @@ class EmaAverage(Average):
     kind = "ema"
 
     def __init__(self, raw: nn.Module, config: EmaConfig) -> None:
-        super().__init__(raw, ema_update(config.decay, config.tau))
+        update = ema_update(config.decay, config.tau)
+        # torch hands its counter over on the device of the weights, and to read it there is to wait for that device
+        super().__init__(raw, lambda averages, currents, _: update(averages, currents, self.num_updates))
 
     def step_done(self) -> None:
         self.averaged.update_parameters(self.raw)

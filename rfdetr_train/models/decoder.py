@@ -9,12 +9,16 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from rfdetr_train.config import ModelConfig
 from rfdetr_train.models.attention import attend
 from rfdetr_train.models.deformable_attention import DeformableAttention
 from rfdetr_train.models.heads import MLP
 from rfdetr_train.models.padding import Padding
+
+FEED_FORWARD_ROWS = 1300
+"""Rows of a feed-forward block at a time in training: their hidden layer then stays in a processor's cache."""
 
 
 class Decoder(nn.Module):
@@ -26,6 +30,7 @@ class Decoder(nn.Module):
         self.position_head = MLP(2 * width, width, width)
         self.layers = nn.ModuleList(DecoderLayer(config, levels) for _ in range(config.decoder_layers))
         self.norm = nn.LayerNorm(width)
+        self.recompute = False
         for parameter in self.position_head.parameters():
             if parameter.dim() == 2:
                 nn.init.xavier_uniform_(parameter)
@@ -57,7 +62,9 @@ class Decoder(nn.Module):
         positions = self.position_head(sine_embedding(on_input, queries.shape[-1] // 2))
         outputs = []
         for layer in self.layers:
-            queries = layer(queries, positions, references_cxcywh, memory, grids, num_groups, padding)
+            given = (queries, positions, references_cxcywh, memory, grids, num_groups, padding)
+            recompute = self.recompute and self.training
+            queries = checkpoint(layer, *given, use_reentrant=False) if recompute else layer(*given)
             outputs.append(self.norm(queries))
         return outputs
 
@@ -92,8 +99,17 @@ class DecoderLayer(nn.Module):
         queries = self.norm1(queries + self.self_attention(queries, positions, num_groups))
         attended = self.cross_attention(queries + positions, references_cxcywh, memory, grids, padding)
         queries = self.norm2(queries + attended)
-        hidden = functional.relu(self.linear1(queries), inplace=True)
-        return self.norm3(queries + self.linear2(hidden))
+        return self.norm3(queries + self._feed_forward(queries))
+
+    def _feed_forward(self, queries: Tensor) -> Tensor:
+        """(B, N, D) -> (B, N, D), in training a part of the rows after the other."""
+        rows = queries.flatten(
+            0, 1
+        )  # of three dimensions a linear layer makes a view, which ReLU in place first copies
+        by_parts = self.training and rows.device.type == "cpu"
+        parts = rows.split(FEED_FORWARD_ROWS) if by_parts else [rows]
+        outputs = [self.linear2(functional.relu(self.linear1(part), inplace=True)) for part in parts]
+        return torch.cat(outputs).view_as(queries)
 
 
 class GroupedSelfAttention(nn.Module):

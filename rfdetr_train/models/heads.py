@@ -22,9 +22,11 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., first width) -> (..., last width)."""
         *hidden, last = self.layers
+        shape = x.shape[:-1]
+        x = x.flatten(0, -2)  # else a layer returns a view, which ReLU in place first copies
         for layer in hidden:
             x = functional.relu(layer(x), inplace=True)
-        return last(x)
+        return last(x).unflatten(0, shape)
 
 
 def class_head(width: int, class_logits: int) -> nn.Linear:

@@ -86,6 +86,12 @@ class RFDETR(nn.Module):
         """What every parameter is, by its name."""
         return parameter_roles(self, self.backbone.layers_above())
 
+    def recompute_activations(self) -> None:
+        """Keep of a training step's forward pass only what enters each block and layer; backward computes the rest."""
+        self.decoder.recompute = True
+        if isinstance(self.backbone, WindowedViT):
+            self.backbone.recompute = True
+
     def _predict(self, hidden: Tensor, references_cxcywh: Tensor) -> dict[str, Tensor]:
         """Heads, shared by all layers: (B, N, D) -> logits and boxes."""
         boxes_cxcywh = apply_deltas(self.box_embed(hidden), references_cxcywh)

@@ -12,6 +12,7 @@ from timm.layers import PatchEmbed
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from rfdetr_train.config import ModelConfig
 from rfdetr_train.errors import UserError, require
@@ -50,6 +51,7 @@ class WindowedViT(nn.Module):
         # The weights were trained with this off-by-one: blocks count from 1 in feature_blocks, from 0 here. So the
         # blocks that attend globally are those *after* the feature blocks.
         self.windowed_blocks = frozenset(range(depth)) - frozenset(self.feature_blocks)
+        self.recompute = False
         self.attentions: list[Any] = [module for module in self.vit.modules() if hasattr(module, "fused_attn")]
 
     def forward(self, images: Tensor) -> list[Tensor]:
@@ -63,7 +65,10 @@ class WindowedViT(nn.Module):
         for attention in self.attentions:
             attention.fused_attn = fused  # timm's own switch
         for index in range(self.feature_blocks[-1]):  # blocks after the last feature block feed nothing
-            tokens = self._run_block(index, tokens, rotations)
+            if self.recompute and self.training:
+                tokens = checkpoint(self._run_block, index, tokens, rotations, use_reentrant=False)
+            else:
+                tokens = self._run_block(index, tokens, rotations)
             if index + 1 in self.feature_blocks:
                 patch_tokens = self.vit.norm(tokens)[:, self.vit.num_prefix_tokens :]
                 maps.append(join_windows(patch_tokens, self.num_windows, grid).permute(0, 3, 1, 2))

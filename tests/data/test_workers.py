@@ -155,24 +155,3 @@ def test_shared_memory_that_is_too_small_is_explained(tmp_path: Path):
 def test_other_errors_pass(tmp_path: Path):
     with pytest.raises(RuntimeError, match="of another kind"), death_explained():
         raise RuntimeError("of another kind")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
-def test_freed_memory_is_kept():
-    """Twenty buffers of 20 MB have 97,656 pages of 4 KB, which are fetched twice at most, not ten times."""
-    measure = """
-import resource
-from rfdetr_train.data.workers import keep_freed_memory
-
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(10):
-        a, b = b"x" * 20_000_000, b"y" * 20_000_000
-        del a, b
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-keep_freed_memory()
-print(faults())
-"""
-    output = subprocess.run([sys.executable, "-c", measure], capture_output=True, text=True, check=True).stdout
-    assert int(output) < 20_000

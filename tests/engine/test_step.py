@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from rfdetr_train.config import TRANSFORMER_KEYS, ModelConfig
 from rfdetr_train.criterion import Criterion
@@ -209,3 +210,36 @@ def test_the_norms_of_each_group_where_asked_for(small_model: SmallModel) -> Non
     assert norms is not None
     assert norms["grad_norm"]["0"] == pytest.approx(0.01, rel=1e-3)
     assert norms["update_norm"]["0"] == pytest.approx(0.005, rel=1e-2)
+
+
+class Waits(TorchFunctionMode):
+    """Names the calls that would wait for an accelerator; a copy on the host can be read without."""
+
+    READS = ("cpu", "tolist", "item", "nonzero", "numpy", "__bool__", "__int__", "__float__", "__index__")
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.on_host: list[torch.Tensor] = []
+        super().__init__()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        by_mask = name == "__getitem__" and any(t.dtype == torch.bool for t in tensors[1:])
+        if (name in self.READS or by_mask) and not any(t is host for t in tensors for host in self.on_host):
+            self.calls.append(name)
+        result = function(*args, **(kwargs or {}))
+        if name == "cpu":
+            self.on_host.append(result)
+        return result
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_step_waits_twice_for_an_accelerator(small_model: SmallModel, batch: int) -> None:
+    """Once for the costs of all pictures, groups and outputs, once for its own numbers."""
+    model = small_model()
+    step = train_step(model, clip_norm=0.1)
+    step.optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    with Waits() as waits:
+        step([batch_of(batch)])
+    assert waits.calls == ["cpu", "tolist"]

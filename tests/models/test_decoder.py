@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from rfdetr_train.models.decoder import Decoder, GroupedSelfAttention, sine_embedding
+from rfdetr_train.models import decoder
+from rfdetr_train.models.decoder import Decoder, DecoderLayer, GroupedSelfAttention, sine_embedding
 
 
 def test_sine_embedding_by_hand():
@@ -66,3 +67,19 @@ def test_initial_matrices_are_xavier_as_whole_tensors(toy_config):
         assert 0.95 * bound < matrix.abs().max() <= bound
     assert not layer.self_attention.in_projection.bias.any()
     assert not layer.self_attention.out_projection.bias.any()
+
+
+def test_feed_forward_in_parts_is_the_formula_and_has_its_gradients(toy_config, monkeypatch):
+    """20 rows in parts of 7, against two products written out."""
+    monkeypatch.setattr(decoder, "FEED_FORWARD_ROWS", 7)
+    torch.manual_seed(0)
+    layer = DecoderLayer(toy_config, levels=1).double().train()
+    x = torch.randn(2, 10, 32, dtype=torch.float64, requires_grad=True)
+    weights = (layer.linear1.weight, layer.linear1.bias, layer.linear2.weight, layer.linear2.bias)
+    expected = torch.clamp(x @ weights[0].T + weights[1], min=0) @ weights[2].T + weights[3]
+    slope = torch.randn_like(expected)
+    gradients = torch.autograd.grad(expected, (x, *weights), slope)
+    found = layer._feed_forward(x)
+    assert (found - expected).abs().max() < 1e-13
+    for mine, other in zip(torch.autograd.grad(found, (x, *weights), slope), gradients, strict=True):
+        assert (mine - other).abs().max() < 1e-12

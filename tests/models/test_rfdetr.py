@@ -159,3 +159,25 @@ def test_evaluation_uses_only_the_first_group(toy_config):
         model.query_feat.weight[20:].add_(1.0)
         model.two_stage.groups[1].project.weight.add_(1.0)
     assert torch.equal(model(images)["logits"], before)
+
+
+def test_recomputed_activations_are_not_kept_and_change_no_bit(toy_model, reference_toy, reference_targets):
+    def gradients() -> tuple[dict[str, torch.Tensor], int]:
+        kept: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        toy_model.train().zero_grad()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            outputs = toy_model(reference_toy["images"])
+        Criterion(20, match)(outputs, reference_targets, 1.0)["loss"].backward()
+        return {name: p.grad for name, p in toy_model.named_parameters() if p.grad is not None}, sum(kept.values())
+
+    usual, bytes_kept = gradients()
+    toy_model.recompute_activations()
+    again, fewer_kept = gradients()
+    assert fewer_kept < 0.5 * bytes_kept
+    assert usual.keys() == again.keys()
+    assert all(torch.equal(usual[name], again[name]) for name in usual)

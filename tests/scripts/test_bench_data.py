@@ -17,10 +17,6 @@ def script(monkeypatch):
     return importlib.import_module("bench_data")
 
 
-def test_quartiles_of_five_numbers(script):
-    assert script.quartiles([5, 1, 4, 2, 3]) == [2, 3, 4]
-
-
 def test_the_generated_set_is_a_data_set(script, tmp_path):
     root = script.generate(tmp_path / "set", 96, 72, 3)
     split = read_dataset(DataConfig(name="auto", root=str(root))).splits["train"]
