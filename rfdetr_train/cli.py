@@ -1,13 +1,14 @@
 """The command line: compose a config with Hydra, check it, and hand plain dataclasses to a command."""
 
+import contextlib
 import logging
 import os
 import secrets
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ COMMANDS = ("train", "evaluate", "predict", "export", "doctor")
 FOLDER_COMMANDS = ("report", "compare", "replay")
 """Commands that take run folders, or a file, and no config."""
 PACKAGE = Path(__file__).resolve().parent
+PLUGINS = str(PACKAGE / "sweeps" / "plugins")
+"""Where our part of `hydra_plugins` lies, the namespace package that Hydra takes sweepers from."""
 log = logging.getLogger(__name__)
 
 
@@ -52,8 +55,15 @@ def run(arguments: list[str]) -> int:
         if arguments[:1] and arguments[0] in FOLDER_COMMANDS:
             find_command(arguments[0])(arguments[1:])
             return 0
-        command, arguments = _split_command(_with_checkpoint(arguments))
-        _run_hydra(command, arguments)
+        folder = Path()
+        if arguments[:1] and arguments[0].startswith("sweep_dir="):
+            from rfdetr_train.sweeps.folder import continued
+
+            command, arguments, folder = continued(Path(arguments[0].partition("=")[2]), arguments[1:])
+        else:
+            command, arguments = _split_command(_with_checkpoint(arguments))
+        with contextlib.chdir(folder):
+            _run_hydra(command, arguments)
         return 0
     except Interrupted as interruption:
         return 128 + interruption.signal_number
@@ -126,7 +136,7 @@ def _run_hydra(command: str, arguments: list[str]) -> None:
         raise JobFailed(str(task.failure)) from task.failure
 
 
-@contextmanager
+@contextlib.contextmanager
 def _among_processes(arguments: list[str]) -> Iterator[list[str]]:
     """Overrides that let one of the processes of torchrun make the run folder and log, and all others none."""
     if "LOCAL_RANK" not in os.environ:  # torch, which is slow to import, is not asked for nothing
@@ -154,6 +164,8 @@ def _prepare_hydra() -> None:
 
     schema.register()
     launchers.register()
+    if PLUGINS not in sys.path:
+        sys.path.append(PLUGINS)
     # use_cache: the folder of a run is asked for more than once and must not change
     OmegaConf.register_new_resolver("run_token", lambda: secrets.token_hex(2), use_cache=True, replace=True)
     OmegaConf.register_new_resolver("run_label", _run_label, replace=True)
@@ -173,23 +185,24 @@ class _Task:
         self.__name__ = command
         self.failure: Exception | None = None
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _prepare_hydra()  # a launcher has sent the task to another process
+        self.__dict__.update(state)
+
     def __call__(self, composed: Any) -> float | None:
         from hydra.core.hydra_config import HydraConfig
         from hydra.types import RunMode
-        from omegaconf import OmegaConf
 
         from rfdetr_train import distributed, launchers, processes
-        from rfdetr_train.composed import make_paths_absolute, save_config, to_dataclass
+        from rfdetr_train.sweeps.folder import run_job
 
         run_dir = Path(HydraConfig.get().runtime.output_dir).resolve()
         is_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
         try:
             launchers.prepare_job(HydraConfig.get(), is_sweep)
-            make_paths_absolute(composed)
-            config = to_dataclass(composed)
-            save_config(composed, HydraConfig.get().runtime.choices, run_dir, self.command)
-            logs: Any = OmegaConf.to_container(HydraConfig.get().job_logging, resolve=True)
-            return processes.run(self.command, config, run_dir, logs)
+            if is_sweep:
+                return run_job(HydraConfig.get(), run_dir, partial(self._run, composed, run_dir))
+            return self._run(composed, run_dir)
         except Interrupted as interruption:
             launchers.hand_on(interruption.signal_number)
             raise
@@ -201,6 +214,22 @@ class _Task:
                 raise JobFailed(str(error)) from error  # the sweep goes on with the other jobs, and then names this one
             self.failure = error  # raised once Hydra is done, whose own report would only say it again
             return None
+
+    def _run(
+        self, composed: Any, run_dir: Path, change: Callable[[Any], Any] = lambda config: config, **more: Any
+    ) -> Any:
+        """Check the config, save it, and run the command with it as `change` makes it."""
+        from hydra.core.hydra_config import HydraConfig
+        from omegaconf import OmegaConf
+
+        from rfdetr_train import processes
+        from rfdetr_train.composed import make_paths_absolute, save_config, to_dataclass
+
+        make_paths_absolute(composed)
+        config = to_dataclass(composed)
+        save_config(composed, HydraConfig.get().runtime.choices, run_dir, self.command)
+        logs: Any = OmegaConf.to_container(HydraConfig.get().job_logging, resolve=True)
+        return processes.run(self.command, change(config), run_dir, logs, **more)
 
 
 def compose_config(command: str, overrides: list[str]) -> Any:

@@ -22,6 +22,7 @@ Examples
   python -m rfdetr_train model=nano data=auto data.root=PATH        train on your own: COCO, YOLO, VOC or CSV
   python -m rfdetr_train experiment=demo                            a tiny detector, minutes on a processor
   python -m rfdetr_train -m optimizer.lr=1e-4,2e-4                  a sweep, one folder a job
+  python -m rfdetr_train -m hparams=rates                           an Optuna study;  sweep_dir=SWEEP: go on with any
   python -m rfdetr_train evaluate checkpoint=RUN                    score a run or a checkpoint file
   python -m rfdetr_train predict checkpoint=RUN source=FOLDER       or a picture, a pattern, a video
   python -m rfdetr_train export checkpoint=RUN format=onnx          or torch_export, safetensors, reference
@@ -151,7 +152,7 @@ def known_keys(command: str) -> set[str]:
     keys = _dotted(schema.COMMANDS[command], "")
     if command not in GROUP_COMMANDS:
         return keys
-    keys.add("experiment")
+    keys |= {"experiment", "hparams"}
     for group, choices in schema.GROUPS.items():
         if group in keys:
             keys |= {key for choice in choices.values() for key in _dotted(choice, f"{group}.")}

@@ -24,7 +24,7 @@ class Interrupted(BaseException):
     """
 
     def __init__(self, signal_number: int) -> None:
-        super().__init__(f"interrupted by signal {signal_number}")
+        super().__init__(signal_number)  # what it is made of again when it comes from another process
         self.signal_number = signal_number
 
 

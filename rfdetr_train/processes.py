@@ -26,11 +26,11 @@ from rfdetr_train.loggers.console import silence
 
 log = logging.getLogger(__name__)
 
-Job = tuple[str, Any, Path]
-"""The command, its config and the run folder."""
+Job = tuple[str, Any, Path, dict[str, Any]]
+"""The command, its config, the run folder, and what else it is given."""
 
 
-def run(command: str, config: Any, run_dir: Path, logging_config: dict[str, Any]) -> float | None:
+def run(command: str, config: Any, run_dir: Path, logging_config: dict[str, Any], **more: Any) -> float | None:
     """Run a command in as many processes as its config asks for; those that torchrun has started are taken.
 
     `logging_config`, of `logging.config.dictConfig`, is that of this process. Raises: what the command raises;
@@ -38,8 +38,8 @@ def run(command: str, config: Any, run_dir: Path, logging_config: dict[str, Any]
     """
     num_processes = _processes_to_start(command, config)
     if num_processes > 1:
-        return _start((command, config, run_dir), logging_config, num_processes)
-    return _take_part(command, config, run_dir)
+        return _start((command, config, run_dir, more), logging_config, num_processes)
+    return _take_part(command, config, run_dir, more)
 
 
 def _processes_to_start(command: str, config: Any) -> int:
@@ -57,12 +57,12 @@ def _processes_to_start(command: str, config: Any) -> int:
     return int(section.devices)
 
 
-def _take_part(command: str, config: Any, run_dir: Path) -> float | None:
+def _take_part(command: str, config: Any, run_dir: Path, more: dict[str, Any]) -> float | None:
     if not distributed.is_main():
         silence()
     timeout = config.trainer.timeout_minutes if isinstance(config, TrainConfig) else distributed.TIMEOUT_MINUTES
     with distributed.joined(timeout):
-        return find_command(command)(config, Path(distributed.from_main(lambda: str(run_dir))))
+        return find_command(command)(config, Path(distributed.from_main(lambda: str(run_dir))), **more)
 
 
 def _start(job: Job, logging_config: dict[str, Any], num_processes: int) -> float | None:

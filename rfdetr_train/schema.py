@@ -59,6 +59,7 @@ def register() -> None:
     store = ConfigStore.instance()
     for command, schema in COMMANDS.items():
         store.store(group="schema", name=command, node=schema, package="_global_")
+    store.store(group="hydra/sweeper", name="optuna", node=config.OptunaSweeperConfig)
     for group, schemas in GROUPS.items():
         for name, schema in schemas.items():
             store.store(group=f"schema/{group}", name=name, node=schema)

@@ -3,8 +3,10 @@
 import dataclasses
 
 import pytest
+from omegaconf import OmegaConf
 
-from rfdetr_train.cli import conf_dir
+from rfdetr_train.cli import compose_config, conf_dir
+from rfdetr_train.cli_help import known_keys
 from rfdetr_train.config import FORMATS, CustomOptimizerConfig, TorchSchedulerConfig
 from rfdetr_train.data.dataset import READERS
 from rfdetr_train.optim.optimizers import OPTIMIZERS
@@ -41,3 +43,11 @@ def test_every_schedule_is_a_preset_or_given_by_a_path() -> None:
 def test_every_data_set_has_a_reader() -> None:
     assert set(READERS) == set(FORMATS)
     assert {*READERS, "shapes", "auto"} == set(GROUPS["data"])
+
+
+@pytest.mark.parametrize("space", sorted(path.stem for path in (conf_dir() / "hparams").glob("*.yaml")))
+def test_every_search_space_names_keys_that_exist(space: str) -> None:
+    compose_config("train", [f"hparams={space}"])
+    params = OmegaConf.load(conf_dir() / "hparams" / f"{space}.yaml").get("hydra", {}).get("sweeper", {}).get("params")
+    assert [key for key in params or {} if key not in known_keys("train")] == []
+    assert params or space == "all"

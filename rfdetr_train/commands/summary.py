@@ -13,6 +13,7 @@ import numpy as np
 from rfdetr_train import distributed
 from rfdetr_train.checkpoint.versions import versions
 from rfdetr_train.data.sample import Split
+from rfdetr_train.engine.memory import memory_gib
 from rfdetr_train.engine.run import Run
 from rfdetr_train.engine.run_plots import RunPlots
 from rfdetr_train.engine.saver import Saver
@@ -76,6 +77,7 @@ class RunSummary:
             "skipped_steps": loop.skipped_steps,
             "duration_s": run.seconds,
             "device": str(run.precision.device),
+            "memory_gib": memory_gib(run.precision.device),
             "precision": run.precision.name,
             "seed": config.seed,
             "batch_size": config.trainer.batch_size,

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import random
 import shutil
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -50,14 +51,16 @@ from rfdetr_train.models.rfdetr import RFDETR, build_model
 log = logging.getLogger(__name__)
 
 
-def train(config: TrainConfig, run_dir: Path) -> float | None:
-    """Train as `config` says, in `run_dir`; return the best AP of the valid split, what a sweep compares jobs by."""
+def train(config: TrainConfig, run_dir: Path, **trial: Callable[[int, float | None], bool]) -> float | None:
+    """Train as `config` says, in `run_dir`, until a `trial`'s is_hopeless ends it; the best AP of the valid split."""
     check_installed(config.logger.trackers)
     check_sources(config)
     seed_everything(config.seed)
     # not every operation of the network has a deterministic form on CUDA; torch then warns by name
     torch.use_deterministic_algorithms(config.trainer.deterministic, warn_only=True)
     precision = Precision(config.trainer.precision, choose_device(config.trainer.device))
+    if precision.device.type == "cuda" and torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats(precision.device)  # an earlier job's peak is not this one's
     dataset = load_data(config)
     criterion = build_criterion(config, dataset)
     log.info("device %s, precision %s, seed %d", precision.device, precision.name, config.seed)
@@ -65,11 +68,16 @@ def train(config: TrainConfig, run_dir: Path) -> float | None:
         keep_freed_memory()
     distributed.only_on_main(clear_leftovers, run_dir)
     with distributed.only_on_main(locked, run_dir):
-        return train_on(dataset, config, criterion, precision, run_dir)
+        return train_on(dataset, config, criterion, precision, run_dir, **trial)
 
 
 def train_on(
-    dataset: Dataset, config: TrainConfig, criterion: Criterion, precision: Precision, run_dir: Path
+    dataset: Dataset,
+    config: TrainConfig,
+    criterion: Criterion,
+    precision: Precision,
+    run_dir: Path,
+    **trial: Callable[[int, float | None], bool],
 ) -> float | None:
     """The run itself, in a folder that is this job's own."""
     found = distributed.from_main(lambda: find_parent(config, run_dir))
@@ -100,7 +108,7 @@ def train_on(
             if distributed.is_main():
                 continue_metrics(parent, run_dir, run)
         signals, plots = StopSignals(), build_plots(config, dataset, run_dir)
-        trainer = build_trainer(run, run_dir, loader, length, criterion, saver, signals, plots, stack)
+        trainer = build_trainer(run, run_dir, loader, length, criterion, saver, signals, plots, stack, **trial)
         summary = distributed.only_on_main(RunSummary, run_dir, run, saver, source, parent, plots)
         with summary.written_at_the_end(), signals:
             trainer.fit()
@@ -201,6 +209,7 @@ def build_trainer(
     signals: StopSignals,
     plots: RunPlots,
     stack: ExitStack,
+    **trial: Callable[[int, float | None], bool],
 ) -> Trainer:
     """Connect the run to what trains, scores, shows and saves it."""
     config, valid = run.config, run.dataset.splits["valid"]
@@ -231,7 +240,7 @@ def build_trainer(
         Recorder, run_dir, progress, plots, length, every, config.logger, trackers, device
     )
     watch = StepWatch(run, criterion.class_weights, run_dir)
-    return Trainer(run, step, watch, loader, validator, recorder, saver, signals)
+    return Trainer(run, step, watch, loader, validator, recorder, saver, signals, **trial)
 
 
 def continue_metrics(parent: Path, run_dir: Path, run: Run) -> None:

@@ -1,7 +1,7 @@
 """The run over time: epochs of steps, evaluations between them, saves where they are due."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -35,7 +35,9 @@ class Trainer:
         recorder: Recorder,
         saver: Saver,
         signals: StopSignals,
+        is_hopeless: Callable[[int, float | None], bool] = lambda epoch, ap: False,
     ) -> None:
+        """`is_hopeless` is told the number of epochs and AP after each evaluation, and may end the run."""
         self.run = run
         self.step = step
         self.watch = watch
@@ -44,6 +46,7 @@ class Trainer:
         self.recorder = recorder
         self.saver = saver
         self.signals = signals
+        self.is_hopeless = is_hopeless
         self.config = run.config.trainer
         self.state: LoopState = run.loop
         self._is_first_step = True
@@ -168,6 +171,10 @@ class Trainer:
         patience = self.config.early_stopping.patience
         if patience is not None and state.evaluations_without_gain >= patience and not self._is_last_epoch:
             log.info("stopping early: AP has not risen for %d evaluations", patience)
+            state.stopped_early = True
+        ap = state.last["AP"]
+        if not self._is_last_epoch and distributed.from_main(lambda: self.is_hopeless(state.epoch + 1, ap)):
+            log.info("stopping early: this trial is behind the others of its study")
             state.stopped_early = True
         self.run.optimization.scheduler.evaluated(state.last)
 

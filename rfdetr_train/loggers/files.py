@@ -44,7 +44,7 @@ class MetricsFiles:
         new_columns = [key for key in flat if key not in self._columns]
         if new_columns:
             self._columns += new_columns
-            _write_text(self._table, _csv_text(self._columns, read_metrics(self._metrics)))
+            _write_text(self._table, csv_text(self._columns, read_metrics(self._metrics)))
         else:
             _append(self._table, _csv_line([flat.get(key) for key in self._columns]))
 
@@ -65,7 +65,7 @@ class MetricsFiles:
     def _rewrite(self, rows: list[dict]) -> None:
         self._columns = list(dict.fromkeys(key for row in rows for key in flatten(row)))
         _write_text(self._metrics, "".join(_json_line(row) for row in rows))
-        _write_text(self._table, _csv_text(self._columns, rows))
+        _write_text(self._table, csv_text(self._columns, rows))
 
 
 def read_metrics(path: Path | str) -> list[dict]:
@@ -135,7 +135,7 @@ def _json_line(row: Mapping[str, Any]) -> str:
     return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _csv_text(columns: list[str], rows: list[dict]) -> str:
+def csv_text(columns: list[str], rows: list[dict]) -> str:
     flat_rows = [flatten(row) for row in rows]
     return _csv_line(columns) + "".join(_csv_line([flat.get(key) for key in columns]) for flat in flat_rows)
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,12 +30,12 @@ def shapes_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(shapes_root: Path, tmp_path: Path) -> Callable[..., Path]:
     """`run("name", "key=value", ...)` trains in `tmp_path/runs/day/name` and returns that folder."""
 
-    def start(name: str, *overrides: str) -> Path:
+    def start(name: str, *overrides: str, **trial: Any) -> Path:
         run_dir = tmp_path / "runs" / "day" / name
         fixed = [f"data.root={shapes_root}", f"run_dir={tmp_path / 'runs'}"]
         config = compose_config("train", [*SMALL, *fixed, *overrides])
         run_dir.mkdir(parents=True, exist_ok=True)
-        train(config, run_dir)
+        train(config, run_dir, **trial)
         return run_dir
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")

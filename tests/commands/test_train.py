@@ -317,6 +317,21 @@ def test_early_stopping_ends_the_run_and_says_so(run: Run) -> None:
     assert (summary["status"], summary["epochs"]) == ("completed", 3)
 
 
+def test_a_run_that_a_study_finds_hopeless_ends(run: Run) -> None:
+    told: list[tuple[int, float | None]] = []
+
+    def is_hopeless(epoch: int, ap: float | None) -> bool:
+        told.append((epoch, ap))
+        return epoch == 2
+
+    run_dir = run("a", "trainer.epochs=9", is_hopeless=is_hopeless)
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["status"], summary["epochs"]) == ("completed", 2)
+    scored = [row for row in read_metrics(run_dir / "metrics.jsonl") if row["split"] == "valid"]
+    best = [max(row["AP"] for row in scored if row["epoch"] == epoch) for epoch in (0, 1)]
+    assert told == [(1, best[0]), (2, best[1])]
+
+
 def test_a_missing_data_root_is_refused_before_anything_is_built(tmp_path: Path) -> None:
     config = compose_config("train", ["data=coco", f"data.root={tmp_path / 'nowhere'}"])
     with pytest.raises(UserError, match="nowhere"):

@@ -1,0 +1,124 @@
+"""A sweep's folder: what was asked for, and all jobs in one file, made from their own folders at any time."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.experimental.callback import Callback
+
+from rfdetr_train.config import OptunaSweeperConfig
+from rfdetr_train.errors import UserError
+from rfdetr_train.loggers.files import write_json
+from rfdetr_train.sweeps.job import DONE, JOB_NAME, Job
+
+SWEEP_NAME = "sweep.json"
+
+
+class SweepBegins(Callback):
+    """What Hydra tells before it splits a sweep into jobs."""
+
+    def on_multirun_start(self, config: Any, **kwargs: Any) -> None:
+        """Write sweep.json: the command line, where it was given, and the jobs as far as they are known beforehand."""
+        sweeper, sweep_dir = config.hydra.sweeper, Path(config.hydra.sweep.dir).resolve()
+        jobs: list[list[str]] = []
+        if str(sweeper._target_).endswith("BasicSweeper"):
+            given = [*(f"{key}={value}" for key, value in (sweeper.params or {}).items()), *config.hydra.overrides.task]
+            jobs = BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(given), None)[0]
+        sweep = {
+            "command": config.hydra.job.name,
+            "arguments": sys.argv[1:],
+            "working_folder": str(Path.cwd()),
+            "num_jobs": len(jobs) or sweeper.get("n_trials"),
+            "jobs": [dataclasses.asdict(Job(number, overrides)) for number, overrides in enumerate(jobs)],
+        }
+        write_json(sweep_dir / SWEEP_NAME, sweep)
+        refresh(sweep_dir)
+
+
+def continued(sweep_dir: Path, extra: Sequence[str]) -> tuple[str, list[str], Path]:
+    """Command, command line and working folder that a sweep goes on with; `extra` may change how, not what, it runs.
+
+    Raises UserError while a job of it runs, and for other keys than Hydra's.
+    """
+    sweep = _read_sweep(sweep_dir)
+    running = [job.number for job in read_jobs(sweep_dir) if job.status == "running"]
+    if running:
+        raise UserError(f"sweep_dir={sweep_dir}: its job {running[0]} is running; wait for it, or stop that sweep")
+    if other := [argument for argument in extra if not argument.startswith(("hydra", "launcher="))]:
+        raise UserError(f"{other[0]}: a sweep goes on with its own overrides; only launcher and hydra.... may change")
+    if not Path(sweep["working_folder"]).is_dir():
+        raise UserError(
+            f"{sweep_dir / SWEEP_NAME}: working_folder {sweep['working_folder']} is gone; give another there"
+        )
+    escaped = str(sweep_dir.resolve()).replace("\\", "\\\\").replace("'", "\\'")
+    replaced = tuple(f"hydra.{argument[6:].partition('=')[0]}." for argument in extra if argument.startswith("hydra/"))
+    if any(argument.startswith("launcher=") for argument in extra):
+        replaced += ("hydra/launcher=", "hydra.launcher.")
+    elif any(argument.startswith("hydra/launcher=") for argument in extra):
+        replaced += ("launcher=",)
+    kept = [argument for argument in sweep["arguments"] if not argument.startswith(replaced)]  # not another launcher's
+    arguments = [*kept, *extra, f"hydra.sweep.dir='{escaped}'"]
+    last = {argument.partition("=")[0]: argument for argument in arguments}
+    return sweep["command"], list(last.values()), Path(sweep["working_folder"])
+
+
+def _read_sweep(sweep_dir: Path) -> dict[str, Any]:
+    path = sweep_dir / SWEEP_NAME
+    if not path.is_file():
+        raise UserError(
+            f"sweep_dir={sweep_dir}: no {SWEEP_NAME} in it; name a sweep's folder, runs/DAY/TIME-sweep-1a2b"
+        )
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_jobs(sweep_dir: Path) -> list[Job]:
+    """Every job that has begun."""
+    return [Job.read(path) for path in sweep_dir.rglob(JOB_NAME)]
+
+
+def refresh(sweep_dir: Path, show: bool = False) -> None:
+    """Bring sweep.json and the leaderboard up to date; `show` prints it too."""
+    from rfdetr_train.sweeps.leaderboard import write_leaderboard  # Hydra imports this file at every start
+
+    with FileLock(sweep_dir / ".sweep.lock"):
+        sweep = _read_sweep(sweep_dir)
+        known = {job["number"]: Job(**job) for job in sweep["jobs"]} | {job.number: job for job in read_jobs(sweep_dir)}
+        jobs = [known[number] for number in sorted(known)]
+        write_json(sweep_dir / SWEEP_NAME, {**sweep, "jobs": [dataclasses.asdict(job) for job in jobs]})
+        write_leaderboard(sweep_dir, jobs, sweep["num_jobs"] or len(jobs), show)
+
+
+def run_job(hydra_config: Any, folder: Path, command: Callable[..., float | None]) -> float | None:
+    """Run `command` as the job that Hydra is at, unless it is done; its AP.
+
+    `command(change=...)` lets its config go on from the job's last checkpoint; a study's trials get `is_hopeless` too.
+    """
+    from rfdetr_train.sweeps.study import is_hopeless, report
+
+    sweep_dir, last = Path(hydra_config.sweep.dir).resolve(), folder / "checkpoints" / "last.pt"
+    job = Job(hydra_config.job.num, list(hydra_config.overrides.task), str(folder.relative_to(sweep_dir)))
+    if (folder / JOB_NAME).is_file() and (earlier := Job.read(folder / JOB_NAME)).status in DONE:
+        return earlier.AP
+    more: dict[str, Any] = {}
+    if last.is_file():
+        more["change"] = partial(dataclasses.replace, resume=str(last))
+    study: tuple[Any, ...] = ()
+    if hydra_config.runtime.choices["hydra/sweeper"] == "optuna" and hydra_config.job.name == "train":
+        study = (sweep_dir, OptunaSweeperConfig(**hydra_config.sweeper), job)
+        more["is_hopeless"] = partial(report, *study)
+
+    def work() -> float | None:
+        ap = command(**more)
+        if study and is_hopeless(*study):
+            job.status = "pruned"
+        return ap
+
+    job.run(sweep_dir, work, partial(refresh, sweep_dir, show=True))
+    return job.AP
