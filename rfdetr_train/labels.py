@@ -11,11 +11,6 @@ class LabelMap(NamedTuple):
     names: tuple[str, ...]
     """The name of each label."""
 
-    @property
-    def label_of_id(self) -> dict[int, int]:
-        """Category id -> label."""
-        return {category_id: label for label, category_id in enumerate(self.category_ids)}
-
     def to_plain(self) -> dict[int, dict]:
         """`{label: {"id": category id, "name": name}}`, as checkpoints and summaries hold it."""
         pairs = zip(self.category_ids, self.names, strict=True)

@@ -29,12 +29,8 @@ SCHEDULERS: dict[str, type] = {
     "torch": config.TorchSchedulerConfig,
 }
 DATA: dict[str, type] = {
-    "auto": config.AutoDataConfig,
-    "coco": config.CocoDataConfig,
-    "csv": config.CsvDataConfig,
+    **dict.fromkeys(("auto", "coco", "csv", "voc", "yolo"), config.DataConfig),
     "shapes": config.ShapesDataConfig,
-    "voc": config.VocDataConfig,
-    "yolo": config.YoloDataConfig,
 }
 WARMUPS: dict[str, type] = {"none": config.WarmupConfig, "linear": config.LinearWarmupConfig}
 AVERAGES: dict[str, type] = {"default": config.EmaConfig, "swa": config.SwaConfig, "none": config.AveragingConfig}

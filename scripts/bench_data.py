@@ -166,7 +166,7 @@ def report(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
     cells = [[row[key] if key == "pictures" else "{1:.4g} ({0:.4g}-{2:.4g})".format(*row[key]) for key in columns]
              for row in rows]  # fmt: skip
     print_table(f"images a second on one core at {arguments.side} px: median (quartiles)", columns, cells)
-    write_report(arguments.output, side_px=arguments.side, rounds=arguments.rounds, rows=rows)
+    write_report(arguments, rows)
 
 
 if __name__ == "__main__":

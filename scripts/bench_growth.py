@@ -9,32 +9,28 @@ sizes are timed in each round, one after the other.
 """
 
 import argparse
-import time
-from pathlib import Path
 from typing import Any
 
 from parts_of_a_run import build_parts, random_batch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from turns import quartiles, spread, synchronise, write_report
+from turns import command_line, quartiles, show, timed, write_report
 
 from rfdetr_train.allocator import keep_freed_memory
-from rfdetr_train.loggers.tables import print_table
 
 AXES = {"batch": [1, 2, 4, 8, 16], "layers": [2, 3, 4, 5, 6], "resolution": [384, 480, 576, 640, 704]}
 KEYS = {"layers": "model.decoder_layers", "resolution": "model.resolution"}
-COLUMNS = ("s", "GFLOP", "GFLOP/s", "time / first", "work / first", "time / work")
+COLUMNS = ("size", "s", "GFLOP", "GFLOP/s", "time / first", "work / first", "time / work")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--axis", choices=list(AXES), default="batch")
     parser.add_argument("--values", nargs="+", type=int, help="sizes; the first one is what the others are measured by")
     parser.add_argument("--batch", type=int, default=2, help="where another axis grows")
     parser.add_argument("--model", default="nano")
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=Path("bench_growth.json"))
     options = parser.parse_args()
     keep_freed_memory()
     values = options.values or AXES[options.axis]
@@ -44,23 +40,21 @@ def main() -> None:
         for value in values:
             seconds[value].append(time_step(value, options))
     rows = growth(values, work, seconds)
-    cells = [[row["value"], spread(row["s"]), *(f"{row[c]:.4g}" for c in COLUMNS[1:])] for row in rows]
-    print_table(f"training step of {options.model}, {options.precision}", [options.axis, *COLUMNS], cells)
-    write_report(options.output, options={**vars(options), "output": str(options.output)}, rows=rows)
+    show(f"training step of {options.model}, {options.precision}", COLUMNS, rows)
+    write_report(options, rows)
 
 
 def growth(values: list[int], work: dict[int, float], seconds: dict[int, list[float]]) -> list[dict[str, Any]]:
     """Each size against the first: 1 in the last column is linear growth."""
     rows: list[dict[str, Any]] = []
     for value in values:
-        three = quartiles(seconds[value])
-        first = rows[0] if rows else {"s": three, "GFLOP": work[value] / 1e9}
-        row = {"value": value, "s": three, "GFLOP": work[value] / 1e9}
-        row["GFLOP/s"] = row["GFLOP"] / three[1]
-        row["time / first"], row["work / first"] = three[1] / first["s"][1], row["GFLOP"] / first["GFLOP"]
-        row["time / work"] = row["time / first"] / row["work / first"]
+        row: dict[str, Any] = {"size": value, "s": quartiles(seconds[value]), "GFLOP": work[value] / 1e9}
         rows.append(row)
-    return rows
+        row["GFLOP/s"] = row["GFLOP"] / row["s"][1]
+        row["time / first"] = row["s"][1] / rows[0]["s"][1]
+        row["work / first"] = row["GFLOP"] / rows[0]["GFLOP"]
+        row["time / work"] = row["time / first"] / row["work / first"]
+    return [{key: float(f"{v:.4g}") if isinstance(v, float) else v for key, v in row.items()} for row in rows]
 
 
 def prepare(value: int, options: argparse.Namespace) -> Any:
@@ -87,11 +81,7 @@ def time_step(value: int, options: argparse.Namespace) -> float:
     """The second step, since the first one makes the optimizer's state."""
     step = prepare(value, options)
     step()
-    synchronise()
-    started = time.perf_counter()
-    step()
-    synchronise()
-    return time.perf_counter() - started
+    return timed(step)(None)["s"]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rfdetr_train.config import CocoDataConfig
+from rfdetr_train.config import DataConfig
 from rfdetr_train.data.coco import ROBOFLOW_FILE
 from rfdetr_train.data.dataset import read_dataset
 
@@ -57,7 +57,7 @@ if __name__ == "__main__":
         write(root / "train" / ROBOFLOW_FILE)
         sys.exit("written; call again to measure, in a process that has not grown by writing")
     imports_mb, started = peak_mb(), time.process_time()
-    train = read_dataset(CocoDataConfig(root=str(root)), ("train",)).splits["train"]
+    train = read_dataset(DataConfig("coco", format="coco", root=str(root)), ("train",)).splits["train"]
     print(f"{time.process_time() - started:.1f} s of processor time")
     worker_mb = len(pickle.dumps(train)) / 1e6
     print(f"peak {peak_mb():.0f} MB, of which imports {imports_mb:.0f} MB; a worker gets {worker_mb:.0f} MB")

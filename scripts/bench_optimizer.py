@@ -6,19 +6,15 @@ Real gradients of one picture are resident. The arms share weights and gradients
 turns in one process. Merged for-loop is what the reference package runs on a CPU.
 """
 
-import argparse
-import time
 from itertools import accumulate, product
-from pathlib import Path
 from typing import Any
 
 import torch
 from parts_of_a_run import Parts, build_parts, random_batch
 from torch.optim import AdamW
 from torch.profiler import ProfilerActivity, profile
-from turns import quartiles, ratios, spread, synchronise, write_report
+from turns import command_line, quartiles, ratios, show, synchronise, timed, write_report
 
-from rfdetr_train.loggers.tables import print_table
 from rfdetr_train.optim.param_groups import annotate, group
 
 IMPLEMENTATIONS = {
@@ -31,14 +27,13 @@ COLUMNS = ("grouping", "step", "groups", "ms", "it / merged fused", "state MiB",
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--models", nargs="+", default=["nano", "small", "medium"])
     parser.add_argument("--repetitions", type=int, default=51)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--output", type=Path, default=Path("bench_optimizer.json"))
     options = parser.parse_args()
     rows = [row for model in options.models for row in measure(model, options.device, options.repetitions)]
-    write_report(options.output, options={**vars(options), "output": str(options.output)}, rows=rows)
+    write_report(options, rows)
 
 
 def measure(model: str, device: str, repetitions: int) -> list[dict[str, Any]]:
@@ -49,12 +44,9 @@ def measure(model: str, device: str, repetitions: int) -> list[dict[str, Any]]:
     seconds: dict[tuple[str, str], list[float]] = {arm: [] for arm in arms}
     for repetition in range(repetitions + 1):
         for arm, optimizer in arms.items():
-            synchronise()
-            started = time.perf_counter()
-            optimizer.step()
-            synchronise()
+            taken_s = timed(optimizer.step)(None)["s"]
             if repetition:  # the first one makes the state
-                seconds[arm].append(time.perf_counter() - started)
+                seconds[arm].append(taken_s)
     fastest = seconds["merged", "fused"]
     rows = [
         {"model": model, "grouping": arm[0], "step": arm[1], "groups": len(optimizer.param_groups),
@@ -62,8 +54,7 @@ def measure(model: str, device: str, repetitions: int) -> list[dict[str, Any]]:
          **count_work(optimizer)}
         for arm, optimizer in arms.items()
     ]  # fmt: skip
-    cells = [[spread(row[c]) if isinstance(row[c], list) else row[c] for c in COLUMNS] for row in rows]
-    print_table(f"AdamW.step of {model} on {device}: median [quartiles]", COLUMNS, cells)
+    show(f"AdamW.step of {model} on {device}", COLUMNS, rows)
     return rows
 
 

@@ -21,27 +21,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from turns import (
-    STOCK_ALLOCATOR,
-    TUNED_ALLOCATOR,
-    Arm,
-    quartiles,
-    ratios,
-    serve,
-    spread,
-    take_turns,
-    timed,
-    write_report,
-)
+from turns import Arm, command_line, quartiles, ratios, serve, show, take_turns, timed, write_report
 
 LARGEST_LOSS_GAP = {"fp32": 1e-4, "bf16": 2e-2}
 """Relative. In bf16 a few of the picked tokens differ."""
+STOCK: dict[str, str] = {}
+TUNED = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
+"""By environment variables, which glibc reads: it then keeps what a process frees."""
 ARMS = {
-    "reference": ("reference", "fp32", STOCK_ALLOCATOR),
-    "reference, tuned allocator": ("reference", "fp32", TUNED_ALLOCATOR),
-    "ours, stock allocator": ("ours", "fp32", STOCK_ALLOCATOR),
-    "ours": ("ours", "fp32", TUNED_ALLOCATOR),
-    "ours, bf16": ("ours", "bf16", TUNED_ALLOCATOR),
+    "reference": ("reference", "fp32", STOCK),
+    "reference, tuned allocator": ("reference", "fp32", TUNED),
+    "ours, stock allocator": ("ours", "fp32", STOCK),
+    "ours": ("ours", "fp32", TUNED),
+    "ours, bf16": ("ours", "bf16", TUNED),
 }
 """Package, precision, allocator; the tuned one is what this package's commands set for themselves on a CPU."""
 
@@ -52,7 +44,7 @@ def main() -> None:
         request = json.loads(sys.argv[2])
         serve({"ours": ours, "reference": reference}[request.pop("package")](**request))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--reference-python", required=True)
     parser.add_argument("--model", default="nano")
     parser.add_argument("--task", choices=["train", "detect"], default="train")
@@ -60,17 +52,14 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument("--output", type=Path, default=Path("bench_reference.json"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = [row for batch in options.batches for row in compare(batch, options, Path(folder))]
-    write_report(options.output, options={**vars(options), "output": str(options.output)}, rows=rows)
+    write_report(options, rows)
 
 
 def compare(batch: int, options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """The arms in turn at one batch size; a row each."""
-    from rfdetr_train.loggers.tables import print_table
-
     inputs = folder / f"{batch}.pt"
     write_inputs(inputs, options.model, batch)
     with ExitStack() as stack:
@@ -97,9 +86,7 @@ def compare(batch: int, options: argparse.Namespace, folder: Path) -> list[dict[
         }
         for name in arms
     ]
-    columns = [column for column in rows[0] if column != "batch"]
-    cells = [[spread(row[c]) if isinstance(row[c], list) else row[c] for c in columns] for row in rows]
-    print_table(f"{options.model}, {options.task}, batch {batch}: median [quartiles]", columns, cells)
+    show(f"{options.model}, {options.task}, batch {batch}", [column for column in rows[0] if column != "batch"], rows)
     return rows
 
 

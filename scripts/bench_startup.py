@@ -6,16 +6,12 @@ A command is a fresh process; they take turns. What a refusal takes is importing
 checking a config; beside it `import rfdetr` of the reference package, which its configs cannot be checked without.
 """
 
-import argparse
 import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
-from turns import quartiles, spread, write_report
-
-from rfdetr_train.loggers.tables import print_table
+from turns import command_line, quartiles, show, write_report
 
 CHECK = "from rfdetr_train.cli import compose_config; compose_config('train', ['model=nano'])"
 FIRST_STEP = ("model=tiny", "logger.progress=plain", "trainer.log_every_steps=1", "data.num_workers=0")
@@ -24,10 +20,9 @@ SIGN_OF_A_STEP = "loss "
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--reference-python")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=Path("bench_startup.json"))
     options = parser.parse_args()
     run = [sys.executable, "-m", "rfdetr_train"]
     with tempfile.TemporaryDirectory() as folder:
@@ -46,8 +41,8 @@ def main() -> None:
             for name, (command, sign) in commands.items():
                 seconds[name].append(wait(command, sign))
     rows = [{"command": name, "s": quartiles(times)} for name, times in seconds.items()]
-    print_table("seconds: median [quartiles]", ["command", "s"], [[row["command"], spread(row["s"])] for row in rows])
-    write_report(options.output, rounds=options.rounds, rows=rows)
+    show("seconds", ["command", "s"], rows)
+    write_report(options, rows)
 
 
 def wait(command: list[str], sign: str | None) -> float:

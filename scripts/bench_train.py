@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from turns import Arm, peak_mib, quartiles, ratios, serve, spread, synchronise, take_turns, write_report
+from turns import Arm, command_line, peak_mib, quartiles, ratios, serve, spread, synchronise, take_turns, write_report
 
 DEFAULTS = ["model=nano", "augmentation=flip", "trainer.precision=fp32"]
 
@@ -27,19 +27,19 @@ def main() -> None:
     if sys.argv[1:2] == ["--serve"]:
         serve_steps(json.loads(sys.argv[2]))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--a", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--b", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--common", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--batches", nargs="+", type=int, default=[4])
     parser.add_argument("--warmup", type=int, default=20)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--output", type=Path, default=Path("bench_train.json"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = [compare(batch, options, Path(folder)) for batch in options.batches]
-    show(rows)
-    write_report(options.output, options={**vars(options), "output": str(options.output)}, rows=rows)
+    for row in rows:
+        show_parts(row)
+    write_report(options, rows)
 
 
 def compare(batch: int, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -127,15 +127,14 @@ class Stopwatch:
         return timed
 
 
-def show(rows: list[dict[str, Any]]) -> None:
+def show_parts(row: dict[str, Any]) -> None:
     from rfdetr_train.loggers.tables import print_table
 
-    for row in rows:
-        lines = [["step", *(spread(row[arm]["step_s"], " s") for arm in "ab")]]
-        lines += [[part, *(spread(row[arm]["parts_s"][part], " s") for arm in "ab")] for part in row["a"]["parts_s"]]
-        lines.append(["peak", *(f"{row[arm]['peak_mib']:.0f} MiB" for arm in "ab")])
-        titles = [f"{arm}: {' '.join(row[arm]['overrides']) or 'defaults'}" for arm in "ab"]
-        print_table(f"batch {row['batch']}, a / b = {spread(row['a / b'])}", ["part", *titles], lines)
+    lines = [["step", *(spread(row[arm]["step_s"], " s") for arm in "ab")]]
+    lines += [[part, *(spread(row[arm]["parts_s"][part], " s") for arm in "ab")] for part in row["a"]["parts_s"]]
+    lines.append(["peak", *(f"{row[arm]['peak_mib']:.0f} MiB" for arm in "ab")])
+    titles = [f"{arm}: {' '.join(row[arm]['overrides']) or 'defaults'}" for arm in "ab"]
+    print_table(f"batch {row['batch']}, a / b = {spread(row['a / b'])}", ["part", *titles], lines)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Each arm of a comparison is a process of its own, with its own Python, allocator
 another environment than this package's, so only torch is imported, and only where it is timed, until the report.
 """
 
+import argparse
 import json
 import os
 import platform
@@ -17,9 +18,6 @@ from pathlib import Path
 from typing import Any
 
 ANSWER = "ANSWER "
-STOCK_ALLOCATOR: dict[str, str] = {}
-TUNED_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
-"""Environment variables by which glibc keeps what a process frees."""
 
 
 class Arm:
@@ -116,19 +114,30 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def write_report(path: Path, **content: Any) -> None:
-    """The content as JSON, with the machine, versions and commit that it was measured with."""
+def command_line(description: str) -> argparse.ArgumentParser:
+    """A parser that every benchmark begins with."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path(sys.argv[0]).with_suffix(".json").name)
+    return parser
+
+
+def show(title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """A table of the rows' columns; three numbers are quartiles."""
+    from rfdetr_train.loggers.tables import print_table
+
+    cells = [[spread(row[c]) if isinstance(row[c], list) else row[c] for c in columns] for row in rows]
+    print_table(f"{title}: median [quartiles]", columns, cells)
+
+
+def write_report(options: argparse.Namespace, rows: Sequence[Mapping[str, Any]]) -> None:
+    """The rows as JSON, with the machine, versions, commit and options that they were measured with."""
     from rfdetr_train.checkpoint.versions import versions
 
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
-    machine = {
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "threads": os.environ.get("OMP_NUM_THREADS"),
-        "system": platform.platform(),
-    }
-    written = {"machine": machine, "versions": versions(), "commit": commit.stdout.strip(), **content}
-    path.write_text(json.dumps(written, indent=2))
+    threads = os.environ.get("OMP_NUM_THREADS")
+    machine = {"processor": processor(), "cores": os.cpu_count(), "threads": threads, "system": platform.platform()}
+    written = {"machine": machine, "versions": versions(), "commit": commit.stdout.strip(), "options": vars(options)}
+    Path(options.output).write_text(json.dumps({**written, "rows": rows}, indent=2, default=str))
 
 
 def processor() -> str:

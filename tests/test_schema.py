@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
 from rfdetr_train.cli import compose_config, conf_dir
@@ -24,9 +25,10 @@ def test_every_command_has_its_file() -> None:
 
 
 @pytest.mark.parametrize(("group", "name"), [(group, name) for group, schemas in GROUPS.items() for name in schemas])
-def test_a_schema_carries_its_own_name(group: str, name: str) -> None:
+def test_a_choice_carries_its_own_name(group: str, name: str) -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(GROUPS[group][name])}
-    assert defaults["name"] == name
+    chosen = yaml.safe_load((conf_dir() / group / f"{name}.yaml").read_text())
+    assert chosen.get("name", defaults["name"]) == name
 
 
 def test_every_optimizer_is_built_by_its_name_or_by_a_path() -> None:

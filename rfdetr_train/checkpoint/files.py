@@ -28,7 +28,7 @@ def save(path: Path, content: dict[str, Any]) -> None:
         with replacing(path) as file:
             torch.save({"format": FORMAT, **content}, file)
     except (OSError, RuntimeError) as error:  # the second is torch's for a write that fails
-        reason = str(error).splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         before = "the file before it is whole" if path.is_file() else "there was none before"
         raise UserError(f"{path}: cannot be written ({reason}); {before}. Free space or mend the folder, then go on "
                         "with resume=auto") from error  # fmt: skip
@@ -71,7 +71,7 @@ def load_untrusted(path: Path, extra_types: tuple[type, ...] = (), mapped: bool 
             f"{path}: holds more than tensors and plain values, so it is not loaded (it could run code)"
         ) from error
     except Exception as error:
-        reason = str(error).strip().splitlines()[0][:300]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]  # an EOFError says nothing
         raise UserError(f"{path}: cannot be read as a checkpoint: {reason}{_previous(path)}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: holds a {type(content).__name__}, not a checkpoint")

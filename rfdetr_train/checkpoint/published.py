@@ -1,35 +1,20 @@
 """The published COCO weights: which file, and from where."""
 
 from pathlib import Path
-from typing import NamedTuple
 
 from rfdetr_train.checkpoint.download import OnBytes, Unavailable, download
 
 HOST = "https://storage.googleapis.com/rfdetr/"
 
 
-class PublishedFile(NamedTuple):
-    """One published checkpoint."""
-
-    file_name: str
-    place: str
-    """Its address under the host."""
-    md5: str
-
-
 PUBLISHED = {
-    "nano": PublishedFile(
-        "rf-detr-nano.pth", "nano_coco/checkpoint_best_regular.pth", "fb6504cce7fbdc783f7a46991f07639f"
-    ),
-    "small": PublishedFile(
-        "rf-detr-small.pth", "small_coco/checkpoint_best_regular.pth", "fb37061c1af7bace359c91b723a8d5c1"
-    ),
-    "medium": PublishedFile(
-        "rf-detr-medium.pth", "medium_coco/checkpoint_best_regular.pth", "7223f764a87b863f02eb8d52bf0ce2ee"
-    ),
-    "large": PublishedFile("rf-detr-large-2026.pth", "rf-detr-large-2026.pth", "5cb72153541cbcb9aa6efa26222acc75"),
-    "base": PublishedFile("rf-detr-base.pth", "rf-detr-base-coco.pth", "b4d3ce46099eaed50626ede388caf979"),
+    "nano": ("rf-detr-nano.pth", "nano_coco/checkpoint_best_regular.pth", "fb6504cce7fbdc783f7a46991f07639f"),
+    "small": ("rf-detr-small.pth", "small_coco/checkpoint_best_regular.pth", "fb37061c1af7bace359c91b723a8d5c1"),
+    "medium": ("rf-detr-medium.pth", "medium_coco/checkpoint_best_regular.pth", "7223f764a87b863f02eb8d52bf0ce2ee"),
+    "large": ("rf-detr-large-2026.pth", "rf-detr-large-2026.pth", "5cb72153541cbcb9aa6efa26222acc75"),
+    "base": ("rf-detr-base.pth", "rf-detr-base-coco.pth", "b4d3ce46099eaed50626ede388caf979"),
 }
+"""Model -> its file's name, its address under the host, its MD5."""
 
 
 def fetch(variant: str, folder: Path, on_bytes: OnBytes = lambda done, total: None, host: str = HOST) -> Path:
@@ -40,7 +25,6 @@ def fetch(variant: str, folder: Path, on_bytes: OnBytes = lambda done, total: No
     """
     if variant not in PUBLISHED:
         raise Unavailable(f"there are no published weights for model={variant}")
-    published = PUBLISHED[variant]
-    path = folder / published.file_name
-    download(host + published.place, path, f"md5={published.md5}", on_bytes)
-    return path
+    file_name, place, md5 = PUBLISHED[variant]
+    download(host + place, folder / file_name, f"md5={md5}", on_bytes)
+    return folder / file_name

@@ -32,8 +32,5 @@ def restore_random_state(state: dict[str, Any]) -> None:
     if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state["cuda"])
     elif state["cuda"]:
-        log.warning(
-            "the checkpoint has the random state of %d GPUs, here are %d: it is not restored",
-            len(state["cuda"]),
-            torch.cuda.device_count(),
-        )
+        message = "the checkpoint has the random state of %d GPUs, here are %d: it is not restored"
+        log.warning(message, len(state["cuda"]), torch.cuda.device_count())

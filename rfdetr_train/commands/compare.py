@@ -1,6 +1,5 @@
 """`python -m rfdetr_train compare RUN RUN ...`: what differs between runs, and what came of it."""
 
-import json
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,9 @@ import yaml
 from rfdetr_train.errors import UserError
 from rfdetr_train.loggers.console import write_line
 from rfdetr_train.loggers.figure import save_figure
-from rfdetr_train.loggers.files import EVALUATION_NAME, METRICS_NAME, flatten, read_metrics
+from rfdetr_train.loggers.files import EVALUATION_NAME, METRICS_NAME, SHOWN_METRICS, flatten, read_json, read_metrics
 from rfdetr_train.loggers.plots import compared_runs
 from rfdetr_train.loggers.tables import print_table
-
-METRICS = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR100")
 
 
 def compare(arguments: list[str]) -> None:
@@ -49,28 +46,21 @@ def show_keys(names: list[str], configs: list[dict[str, Any]]) -> None:
 
 def show_metrics(names: list[str], evaluations: list[dict[str, Any]]) -> None:
     """The best evaluation of each run, and what it gained over the first run's."""
-    rows = []
+    keys, rows = ["weights", "step", *SHOWN_METRICS], []
     for name, evaluation in zip(names, evaluations, strict=True):
-        gains = [_difference(evaluation.get(key), evaluations[0].get(key)) for key in METRICS[:2]]
-        rows.append(
-            [name, evaluation.get("weights"), evaluation.get("step"), *(evaluation.get(key) for key in METRICS), *gains]
-        )
-    columns = ["run", "weights", "step", *METRICS, *(f"{key} gained" for key in METRICS[:2])]
-    print_table("best evaluation", columns, rows)
+        gains = [_difference(evaluation.get(key), evaluations[0].get(key)) for key in SHOWN_METRICS[:2]]
+        rows.append([name, *map(evaluation.get, keys), *gains])
+    print_table("best evaluation", ["run", *keys, *(f"{key} gained" for key in SHOWN_METRICS[:2])], rows)
 
 
 def show_classes(names: list[str], evaluations: list[dict[str, Any]]) -> None:
     """AP of each class in each run, and the difference to the first."""
     by_class = [{row["name"]: row["AP"] for row in evaluation.get("per_class", [])} for evaluation in evaluations]
     classes = dict.fromkeys(name for aps in by_class for name in aps)
-    rows = [
-        [
-            name,
-            *(aps.get(name) for aps in by_class),
-            *(_difference(aps.get(name), by_class[0].get(name)) for aps in by_class[1:]),
-        ]
-        for name in classes
-    ]
+    rows = []
+    for name in classes:
+        first, *others = (aps.get(name) for aps in by_class)
+        rows.append([name, first, *others, *(_difference(other, first) for other in others)])
     print_table("AP by class", ["class", *names, *(f"{name} - {names[0]}" for name in names[1:])], rows)
 
 
@@ -99,4 +89,4 @@ def _read_evaluation(folder: Path) -> dict[str, Any]:
     path = folder / EVALUATION_NAME
     if not path.is_file() and not (folder / METRICS_NAME).is_file():
         raise UserError(f"{folder}: neither {EVALUATION_NAME} nor {METRICS_NAME} is there; name folders of runs")
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return read_json(path)

@@ -23,6 +23,7 @@ from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
 from rfdetr_train.loggers.files import EVALUATION_NAME, write_json
 from rfdetr_train.loggers.progress import make_progress
+from rfdetr_train.loggers.report import classes_with_best
 from rfdetr_train.loggers.tables import print_table
 from rfdetr_train.loggers.track import Counter
 
@@ -68,15 +69,17 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
         "backend": validator.evaluator.backend,
         "versions": versions(),
     }
-    write_results(run_dir, validation, source)
+    scores = validation.to_plain()
+    write_results(run_dir, validation, {**source, **scores})
     dropped = {reason: count for reason, count in split.dropped.items() if count}
     if dropped:
         log.warning("scored on what is left of %s, which truth.json holds; dropped: %s", split.name, dropped)
     plots = RunPlots(run_dir, split, enabled=True, num_samples=config.sample_images)
     plots.draw(validation, with_diagnosis=True)
     plots.write_report()
-    show(validation, run_dir)
-    return validation.metrics.overall["AP"]
+    show(validation.metrics.overall, scores)
+    log.info("run folder: %s", run_dir)
+    return scores["AP"]
 
 
 def load_split(config: EvaluateConfig, saved: dict[str, Any], label_map: LabelMap) -> Split:
@@ -98,13 +101,8 @@ def choose_data(config: EvaluateConfig, saved: dict[str, Any]) -> DataConfig:
     if root is None:
         raise UserError(f"checkpoint={config.checkpoint}: does not name its data set; give data.root=PATH")
     known = {field.name for field in dataclasses.fields(DataConfig)}
-    changes = {
-        "name": "auto",
-        "root": root,
-        "num_workers": own.num_workers,
-        "on_error": own.on_error,
-        "max_megapixels": own.max_megapixels,
-    }
+    changes: dict[str, Any] = {"name": "auto", "root": root, "num_workers": own.num_workers}
+    changes |= {"on_error": own.on_error, "max_megapixels": own.max_megapixels}
     if root_of_run is None or os.path.abspath(root) != os.path.abspath(root_of_run):
         changes |= {"format": own.format, "valid_fraction": None, "split_seed": 0}
     elif own.format != "auto":
@@ -113,38 +111,21 @@ def choose_data(config: EvaluateConfig, saved: dict[str, Any]) -> DataConfig:
     return DataConfig(**{**({"format": "coco"} if trained else {}), **kept, **changes})  # older runs knew only coco
 
 
-def write_results(run_dir: Path, validation: Validation, source: dict[str, Any]) -> None:
+def write_results(run_dir: Path, validation: Validation, evaluation: dict[str, Any]) -> None:
     """evaluation.json: all numbers; in COCO's formats results.json, the detections with the data set's own ids, and
     truth.json, what they were scored against."""
-    write_json(run_dir / EVALUATION_NAME, {**source, **validation.to_plain()})
+    write_json(run_dir / EVALUATION_NAME, evaluation)
     (run_dir / "results.json").write_text(json.dumps(validation.predictions.to_results()), encoding="utf-8")
     (run_dir / "truth.json").write_text(json.dumps(validation.evaluator.truth), encoding="utf-8")
 
 
-def show(validation: Validation, run_dir: Path) -> None:
-    """Tables of classes, errors and all; the last line names the folder."""
-    overall, diagnosis = validation.metrics.overall, validation.diagnosis
-    show_classes(validation)
-    if diagnosis is not None:
-        rows = [[kind, error["count"], error["AP50_lost"]] for kind, error in diagnosis.errors.items()]
-        print_table(
-            "errors at IoU 0.5 of all detections, and the AP50 that each kind costs",
-            ["kind", "count", "AP50 lost"],
-            rows,
-        )
-    agnostic = validation.evaluator.class_agnostic(validation.predictions)
-    print_table("overall", [*overall, "AP (any class)"], [[*overall.values(), agnostic["AP"]]])
-    log.info("run folder: %s", run_dir)
-
-
-def show_classes(validation: Validation) -> None:
-    """AP of each class, with precision and recall where its F1 is best."""
-    columns = ["name", "num_boxes", "AP", "AP50", "AR100"]
-    curves = validation.diagnosis.curves[1:] if validation.diagnosis else []
-    best = [curve.best or {} for curve in curves] or [{}] * len(validation.metrics.per_class)
-    keys = ["precision", "recall", "f1", "threshold"]
-    rows = [
-        [*(row[column] for column in columns), *(at.get(key) for key in keys)]
-        for row, at in zip(validation.metrics.per_class, best, strict=True)
-    ]
+def show(overall: dict[str, Any], scores: dict[str, Any]) -> None:
+    """Tables of classes, with precision and recall where their F1 is best, of errors, and of all."""
+    columns, keys = ["name", "num_boxes", "AP", "AP50", "AR100"], ["precision", "recall", "f1", "threshold"]
+    rows = [[*(row[key] for key in columns), *(row.get(key) for key in keys)] for row in classes_with_best(scores)]
     print_table("by class; precision and recall at the threshold of the best F1", [*columns, *keys], rows)
+    if scores["diagnosis"] is not None:
+        costs = [[kind, error["count"], error["AP50_lost"]] for kind, error in scores["diagnosis"]["errors"].items()]
+        title = "errors at IoU 0.5 of all detections, and the AP50 that each kind costs"
+        print_table(title, ["kind", "count", "AP50 lost"], costs)
+    print_table("overall", [*overall, "AP (any class)"], [[*overall.values(), scores["class_agnostic"]["AP"]]])

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
@@ -16,10 +17,11 @@ from rfdetr_train.data.sources import VIDEO_SUFFIXES, Source, find_files, import
 from rfdetr_train.engine.detector import Detections, Detector
 from rfdetr_train.engine.signals import StopSignals
 from rfdetr_train.errors import UserError
+from rfdetr_train.evaluation.predictions import Predictions
+from rfdetr_train.loggers import track
 from rfdetr_train.loggers.drawing import draw_boxes
 from rfdetr_train.loggers.files import write_json
 from rfdetr_train.loggers.tables import print_table
-from rfdetr_train.loggers.track import Counter
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ def predict(config: PredictConfig, run_dir: Path) -> None:
     skipped: list[str] = []
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals("finishing the batch"))
-        counter = stack.enter_context(Counter("predicting"))
+        counter = stack.enter_context(track.Counter("predicting"))
         writer = stack.enter_context(ResultWriter(run_dir, detector, config.draw))
         sources = _readable(read_sources(root, files, config.max_megapixels), skipped)
         while batch := list(islice(sources, config.batch_size)):
@@ -76,8 +78,7 @@ def _readable(sources: Iterator[Source | UserError], skipped: list[str]) -> Iter
 def _show(writer: "ResultWriter", skipped: list[str], run_dir: Path) -> None:
     if not writer.counts:
         log.warning("nothing was found; lower threshold?")
-    counts = sorted(writer.counts.items(), key=lambda item: -item[1])
-    print_table("found", ["class", "detections"], [[name, count] for name, count in counts])
+    print_table("found", ["class", "detections"], writer.counts.most_common())
     log.info("pictures or frames: %d, files skipped: %d", len(writer.pictures), len(skipped))
     log.info("run folder: %s", run_dir)
 
@@ -90,7 +91,8 @@ class ResultWriter:
         self.detector = detector
         self.draw = draw
         self.pictures: list[dict[str, Any]] = []
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
+        self._found: dict[int, dict[str, Any]] = {}
         self._video: VideoWriter | None = None
         self._label_files: set[Path] = set()
 
@@ -101,7 +103,8 @@ class ResultWriter:
         self._close_video()
         names = self.detector.names
         write_json(self.run_dir / "predictions.json", {"classes": list(names), "pictures": self.pictures})
-        (self.run_dir / "results.json").write_text(json.dumps(self._coco_results()), encoding="utf-8")
+        results = Predictions.from_detections(self._found, self.detector.label_map).to_results()
+        (self.run_dir / "results.json").write_text(json.dumps(results), encoding="utf-8")
 
     def add(self, source: Source, found: Detections) -> None:
         """The detections of one picture or frame."""
@@ -118,24 +121,12 @@ class ResultWriter:
                 {"class": name, "label": label, "score": score, "box_xyxy": box} for name, label, score, box in rows
             ],
         })  # fmt: skip
-        for name in found.names:
-            self.counts[name] = self.counts.get(name, 0) + 1
+        columns = {"boxes_xyxy": found.boxes_xyxy, "scores": found.scores, "labels": found.labels}
+        self._found[len(self.pictures)] = columns
+        self.counts.update(found.names)
         self._write_labels(source, found, (height, width))
         if self.draw:
             self._write_picture(source, found)
-
-    def _coco_results(self) -> list[dict[str, Any]]:
-        ids = self.detector.label_map.category_ids
-        return [
-            {
-                "image_id": picture["image_id"],
-                "category_id": ids[detection["label"]],
-                "bbox": _xywh(detection["box_xyxy"]),
-                "score": detection["score"],
-            }
-            for picture in self.pictures
-            for detection in picture["detections"]
-        ]
 
     def _write_labels(self, source: Source, found: Detections, size_px: tuple[int, int]) -> None:
         """YOLO's lines: label, centre and size as fractions of the picture, score."""
@@ -202,8 +193,3 @@ class VideoWriter:
         if not self._is_new:
             self._file.mux(self._stream.encode())
         self._file.close()
-
-
-def _xywh(box_xyxy: list[float]) -> list[float]:
-    x1, y1, x2, y2 = box_xyxy
-    return [x1, y1, x2 - x1, y2 - y1]

@@ -18,13 +18,12 @@ from rfdetr_train.engine.run import Run
 from rfdetr_train.engine.run_plots import RunPlots
 from rfdetr_train.engine.saver import Saver
 from rfdetr_train.errors import Interrupted, UserError
-from rfdetr_train.loggers.files import SUMMARY_NAME, write_json
+from rfdetr_train.loggers.files import SHOWN_METRICS, SUMMARY_NAME, write_json
 from rfdetr_train.loggers.tables import print_table
 
 log = logging.getLogger(__name__)
 
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.ENOENT, errno.EIO)
-SHOWN_METRICS = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR100")
 
 
 @dataclass

@@ -137,86 +137,93 @@ class EvaluateDataConfig:
 
 
 @dataclass
-class EvaluateConfig:
-    """`python -m rfdetr_train evaluate checkpoint=RUN_OR_FILE key=value ...`."""
+class CheckpointConsumerConfig:
+    """What the commands that take a checkpoint share."""
 
     checkpoint: str = MISSING
     """A checkpoint file, or a run folder (its best.pt, else its last.pt)."""
-    split: str = "valid"
-    """train, valid or test."""
     weights: str = "auto"
     """raw, ema, or auto: those that were best when the checkpoint was written."""
-    data: EvaluateDataConfig = field(default_factory=EvaluateDataConfig)
+    run_dir: str = "runs"
+    """Folder in which each evaluation, prediction or export makes its own."""
+
+    def __post_init__(self) -> None:
+        one_of("weights", self.weights, "auto", "raw", "ema")
+
+
+@dataclass
+class InferenceConfig(CheckpointConsumerConfig):
+    """What the commands that run the detector share."""
+
     batch_size: int = 8
-    """Pictures at once."""
+    """Pictures, or tiles, at once."""
+    device: str = "auto"
+    """As trainer.device."""
+    precision: str = "fp32"
+    """As trainer.precision."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("", self, "batch_size")
+        one_of("precision", self.precision, "auto", "fp32", "bf16", "fp16")
+
+
+@dataclass
+class EvaluateConfig(InferenceConfig):
+    """`python -m rfdetr_train evaluate checkpoint=RUN_OR_FILE key=value ...`."""
+
+    split: str = "valid"
+    """train, valid or test."""
+    data: EvaluateDataConfig = field(default_factory=EvaluateDataConfig)
+    devices: int | str = 1
+    """Processes on this machine, as trainer.devices; each batch is one's, and the results are those of one process."""
     max_dets: int = 100
     """Detections of an image that count, by score (COCO: 100)."""
     backend: str = "auto"
     """As evaluation.backend."""
-    device: str = "auto"
-    """As trainer.device."""
-    devices: int | str = 1
-    """Processes on this machine, as trainer.devices; each batch is one's, and the results are those of one process."""
-    precision: str = "fp32"
-    """As trainer.precision."""
     progress: str = "auto"
     """As logger.progress."""
     sample_images: int = 8
     """As logger.sample_images."""
-    run_dir: str = "runs"
-    """Folder in which each evaluation makes its own."""
 
     def __post_init__(self) -> None:
-        positive("", self, "batch_size", "max_dets")
+        super().__post_init__()
+        positive("", self, "max_dets")
         number_or_auto("devices", self.devices)
         not_negative("", self, "sample_images")
         one_of("backend", self.backend, *BACKENDS)
         one_of("split", self.split, "train", "valid", "test")
-        one_of("weights", self.weights, "auto", "raw", "ema")
-        one_of("precision", self.precision, "auto", "fp32", "bf16", "fp16")
         one_of("progress", self.progress, "auto", "bar", "plain")
 
 
 @dataclass
-class ExportConfig:
+class ExportConfig(CheckpointConsumerConfig):
     """`python -m rfdetr_train export checkpoint=RUN_OR_FILE format=... key=value ...`."""
 
-    checkpoint: str = MISSING
-    """A checkpoint file, or a run folder (its best.pt, else its last.pt)."""
     format: str = "onnx"
     """onnx; torch_export (a .pt2 program); safetensors (weights alone); or reference (a .pth of the reference
     package)."""
-    weights: str = "auto"
-    """raw, ema, or auto: those that were best when the checkpoint was written."""
     opset: Optional[int] = None
     """The version of ONNX's operators, for format=onnx; null is 20."""
-    run_dir: str = "runs"
-    """Folder in which each export makes its own."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of("format", self.format, "onnx", "torch_export", "safetensors", "reference")
-        one_of("weights", self.weights, "auto", "raw", "ema")
-        if self.opset is not None:
-            require(
-                self.format == "onnx", "opset", self.opset, f"means nothing with format={self.format}; leave it out"
-            )
-            require(18 <= self.opset <= 23, "opset", self.opset, "give a number from 18 to 23")
+        meant = self.opset is None or self.format == "onnx"
+        require(meant, "opset", self.opset, f"means nothing with format={self.format}; leave it out")
+        require(self.opset is None or 18 <= self.opset <= 23, "opset", self.opset, "give a number from 18 to 23")
 
 
 @dataclass
-class PredictConfig:
+class PredictConfig(InferenceConfig):
     """`python -m rfdetr_train predict checkpoint=RUN_OR_FILE source=IMAGE|FOLDER|GLOB|VIDEO key=value ...`."""
 
-    checkpoint: str = MISSING
-    """A checkpoint file, or a run folder (its best.pt, else its last.pt)."""
     source: str = MISSING
     """A picture, a folder (searched through), a pattern, or a video."""
     threshold: float = 0.5
     """Detections below this score are left out."""
     classes: Optional[list[str]] = None
     """Names of the classes to keep; null keeps all."""
-    batch_size: int = 8
-    """Pictures, or tiles, at once."""
     tile_px: Optional[int] = None
     """Side of the tiles that larger pictures are cut into, so that small objects keep their pixels; null uses none."""
     tile_overlap: float = 0.2
@@ -225,18 +232,9 @@ class PredictConfig:
     """Write the pictures with their boxes."""
     max_megapixels: float = 150.0
     """Larger pictures are skipped."""
-    weights: str = "auto"
-    """raw, ema, or auto: those that were best when the checkpoint was written."""
-    device: str = "auto"
-    """As trainer.device."""
-    precision: str = "fp32"
-    """As trainer.precision."""
-    run_dir: str = "runs"
-    """Folder in which each prediction makes its own."""
 
     def __post_init__(self) -> None:
-        positive("", self, "batch_size", "tile_px", "max_megapixels")
+        super().__post_init__()
+        positive("", self, "tile_px", "max_megapixels")
         fraction("threshold", self.threshold)
         require(0 <= self.tile_overlap < 1, "tile_overlap", self.tile_overlap, "give 0 or more, below 1")
-        one_of("weights", self.weights, "auto", "raw", "ema")
-        one_of("precision", self.precision, "auto", "fp32", "bf16", "fp16")

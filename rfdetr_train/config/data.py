@@ -96,45 +96,6 @@ class DataConfig:
 
 
 @dataclass
-class CocoDataConfig(DataConfig):
-    """COCO JSON: `{train,valid,test}/_annotations.coco.json` beside the pictures, or `annotations/*.json` + folders."""
-
-    name: str = "coco"
-    format: str = "coco"
-
-
-@dataclass
-class YoloDataConfig(DataConfig):
-    """YOLO text files: `data.yaml` (or `classes.txt`), folders of `images` and of `labels`."""
-
-    name: str = "yolo"
-    format: str = "yolo"
-
-
-@dataclass
-class VocDataConfig(DataConfig):
-    """Pascal VOC XML: `Annotations`, `JPEGImages` and `ImageSets/Main/*.txt`, or XML files beside the pictures."""
-
-    name: str = "voc"
-    format: str = "voc"
-
-
-@dataclass
-class CsvDataConfig(DataConfig):
-    """CSV lines of `image,x1,y1,x2,y2,class`: `train.csv`, `valid.csv`, or one file, perhaps with a column `split`."""
-
-    name: str = "csv"
-    format: str = "csv"
-
-
-@dataclass
-class AutoDataConfig(DataConfig):
-    """Any of these formats, found out from the files."""
-
-    name: str = "auto"
-
-
-@dataclass
 class ShapesDataConfig(DataConfig):
     """The demo set: coloured shapes, written once with a seed as JPEG files and a COCO file."""
 

@@ -13,15 +13,15 @@ PLAIN_TRANSFORMERS = re.compile(r"(vit|deit3?|eva|eva02|flexivit|aimv2|beit3)_")
 LEVELS = ("P3", "P4", "P5")
 """Feature levels, each of twice the stride of the one before."""
 TRANSFORMER_KEYS = (
-    "encoder_width",
-    "encoder_depth",
-    "encoder_heads",
-    "patch_size",
-    "position_grid",
-    "num_windows",
-    "feature_blocks",
+    *("encoder_width", "encoder_depth", "encoder_heads"),
+    *("patch_size", "position_grid", "num_windows", "feature_blocks"),
 )
 """Keys that mean something for plain vision transformers only."""
+SIZES = (
+    *("resolution", "resolution_width", "input_channels", "hidden_dim", "decoder_layers", "self_attention_heads"),
+    *("cross_attention_heads", "sampling_points", "ffn_dim", "num_queries", "group_detr", "lora_alpha"),
+)
+"""Keys of any model that must be above 0."""
 PYRAMID_CELL_PX, PYRAMID_STRIDE_PX = 16, 32
 """A pyramid's stride of P4, and its coarsest."""
 
@@ -89,45 +89,20 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         self._check_kind_of_backbone()
-        positive(
-            "model",
-            self,
-            "resolution",
-            "resolution_width",
-            "input_channels",
-            *TRANSFORMER_KEYS[:-1],
-            "hidden_dim",
-            "decoder_layers",
-            "self_attention_heads",
-            "cross_attention_heads",
-            "sampling_points",
-            "ffn_dim",
-            "num_queries",
-            "group_detr",
-            "lora_alpha",
-        )
+        positive("model", self, *TRANSFORMER_KEYS[:-1], *SIZES)
         self._check_lora()
         known = [level for level in LEVELS if level in self.levels]
-        require(
-            bool(known) and self.levels == known,
-            "model.levels",
-            self.levels,
-            f"give some of {', '.join(LEVELS)} in this order",
-        )
+        ok = bool(known) and self.levels == known
+        require(ok, "model.levels", self.levels, f"give some of {', '.join(LEVELS)} in this order")
         self._check_resolution()
         for key in ("self_attention_heads", "cross_attention_heads"):
             heads = getattr(self, key)
-            require(
-                self.hidden_dim % heads == 0, f"model.{key}", heads, f"hidden_dim={self.hidden_dim} must divide by it"
-            )
+            ok = self.hidden_dim % heads == 0
+            require(ok, f"model.{key}", heads, f"hidden_dim={self.hidden_dim} must divide by it")
         require(self.hidden_dim % 4 == 0, "model.hidden_dim", self.hidden_dim, "give a multiple of 4 (sine embedding)")
         blocks = self.feature_blocks
-        require(
-            blocks is None or (bool(blocks) and blocks == sorted(set(blocks)) and blocks[0] >= 1),
-            "model.feature_blocks",
-            blocks,
-            "give rising block numbers, the first block being 1",
-        )
+        ok = blocks is None or (bool(blocks) and blocks == sorted(set(blocks)) and blocks[0] >= 1)
+        require(ok, "model.feature_blocks", blocks, "give rising block numbers, the first block being 1")
 
     @property
     def size_px(self) -> tuple[int, int]:
@@ -160,9 +135,8 @@ class ModelConfig:
         if self.is_pyramid:
             for key in TRANSFORMER_KEYS:
                 value = getattr(self, key)
-                require(
-                    value is None, f"model.{key}", value, f"{self.backbone} is no plain vision transformer; set null"
-                )
+                remedy = f"{self.backbone} is no plain vision transformer; set null"
+                require(value is None, f"model.{key}", value, remedy)
             return
         self.patch_size = 16 if self.patch_size is None else self.patch_size
         self.num_windows = 2 if self.num_windows is None else self.num_windows
@@ -189,9 +163,6 @@ class ModelConfig:
             require(ok, f"model.{key}", side, f"must divide by {stride}; the nearest that do: {nearby}")
         height, width = self.size_px
         tokens = self.num_tokens(height, width)
-        require(
-            self.num_queries <= tokens,
-            "model.num_queries",
-            self.num_queries,
-            f"is more than the {tokens} tokens of {height} x {width} pixels; lower num_queries or raise resolution",
-        )
+        what = f"is more than the {tokens} tokens of {height} x {width} pixels"
+        ok, remedy = self.num_queries <= tokens, "lower num_queries or raise resolution"
+        require(ok, "model.num_queries", self.num_queries, f"{what}; {remedy}")

@@ -23,15 +23,10 @@ class ParameterRule:
     def __post_init__(self) -> None:
         not_negative("optimizer.rules", self, "lr", "lr_factor", "weight_decay")
         nothing = self.lr is None and self.lr_factor is None and self.weight_decay is None
-        require(
-            not nothing, "optimizer.rules.pattern", self.pattern, "sets nothing; give lr, lr_factor or weight_decay"
-        )
-        require(
-            self.lr is None or self.lr_factor is None,
-            "optimizer.rules.lr_factor",
-            self.lr_factor,
-            f"give lr or lr_factor for pattern {self.pattern!r}, not both",
-        )
+        remedy = "sets nothing; give lr, lr_factor or weight_decay"
+        require(not nothing, "optimizer.rules.pattern", self.pattern, remedy)
+        one, remedy = None in (self.lr, self.lr_factor), f"give lr or lr_factor for pattern {self.pattern!r}, not both"
+        require(one, "optimizer.rules.lr_factor", self.lr_factor, remedy)
 
 
 @dataclass
@@ -62,29 +57,28 @@ class OptimizerConfig:
         not_negative("optimizer", self, "lr", "encoder_lr", "weight_decay")
         positive("optimizer", self, "layer_decay", "component_decay")
         one_of("optimizer.no_decay", self.no_decay, "reference", "matrices_only", "none")
+        self._check_common_keys()
 
-
-def _check_fused(fused: Any, foreach: Any = None) -> None:
-    require(fused in ("auto", True, False), "optimizer.fused", fused, "choose one of auto, true, false")
-    require(
-        not (fused is True and foreach is True),
-        "optimizer.foreach",
-        foreach,
-        "fused=true and foreach=true exclude each other",
-    )
-
-
-def _check_betas(betas: list[float]) -> None:
-    require(
-        len(betas) == 2 and all(0.0 <= b < 1.0 for b in betas),
-        "optimizer.betas",
-        betas,
-        "give two numbers from 0 up to but not including 1",
-    )
+    def _check_common_keys(self) -> None:
+        """Of the keys below those that several optimizers have."""
+        betas, fused, foreach = (getattr(self, key, None) for key in ("betas", "fused", "foreach"))
+        ok = betas is None or (len(betas) == 2 and all(0.0 <= beta < 1.0 for beta in betas))
+        require(ok, "optimizer.betas", betas, "give two numbers from 0 up to but not including 1")
+        require(fused in (None, "auto", True, False), "optimizer.fused", fused, "choose one of auto, true, false")
+        both = fused is True and foreach is True
+        require(not both, "optimizer.foreach", foreach, "fused=true and foreach=true exclude each other")
 
 
 @dataclass
-class AdamConfig(OptimizerConfig):
+class _KernelConfig(OptimizerConfig):
+    fused: bool | str = "auto"
+    """One kernel per group: auto uses it where torch has it and says why where not; true insists; false never."""
+    foreach: Optional[bool] = None
+    """Multi-tensor loops: null leaves the choice to torch."""
+
+
+@dataclass
+class AdamConfig(_KernelConfig):
     """Adam (arXiv 1412.6980): the decay is an L2 term in the gradient."""
 
     name: str = "adam"
@@ -94,15 +88,6 @@ class AdamConfig(OptimizerConfig):
     """Added to the root of the second moment."""
     amsgrad: bool = False
     """Keep the largest second moment (arXiv 1904.09237)."""
-    fused: bool | str = "auto"
-    """One kernel per group: auto uses it where torch has it and says why where not; true insists; false never."""
-    foreach: Optional[bool] = None
-    """Multi-tensor loops: null leaves the choice to torch."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_betas(self.betas)
-        _check_fused(self.fused, self.foreach)
 
 
 @dataclass
@@ -113,7 +98,7 @@ class AdamWConfig(AdamConfig):
 
 
 @dataclass
-class SGDConfig(OptimizerConfig):
+class SGDConfig(_KernelConfig):
     """Stochastic gradient descent."""
 
     name: str = "sgd"
@@ -123,24 +108,15 @@ class SGDConfig(OptimizerConfig):
     """Dampening of the gradient that enters the velocity."""
     nesterov: bool = False
     """Nesterov's look-ahead; wants momentum and no dampening."""
-    fused: bool | str = "auto"
-    """As for AdamW."""
-    foreach: Optional[bool] = None
-    """As for AdamW."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_fused(self.fused, self.foreach)
-        require(
-            not self.nesterov or (self.momentum > 0 and self.dampening == 0),
-            "optimizer.nesterov",
-            self.nesterov,
-            "wants momentum above 0 and dampening=0",
-        )
+        ok = not self.nesterov or (self.momentum > 0 and self.dampening == 0)
+        require(ok, "optimizer.nesterov", self.nesterov, "wants momentum above 0 and dampening=0")
 
 
 @dataclass
-class AdagradConfig(OptimizerConfig):
+class AdagradConfig(_KernelConfig):
     """Adagrad (JMLR 12, 2011)."""
 
     name: str = "adagrad"
@@ -150,18 +126,10 @@ class AdagradConfig(OptimizerConfig):
     """Start of the sum of squares."""
     eps: float = 1e-10
     """Added to the root of the sum of squares."""
-    fused: bool | str = "auto"
-    """As for AdamW."""
-    foreach: Optional[bool] = None
-    """As for AdamW."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_fused(self.fused, self.foreach)
 
 
 @dataclass
-class RMSpropConfig(OptimizerConfig):
+class RMSpropConfig(_KernelConfig):
     """RMSprop; torch has no fused form of it."""
 
     name: str = "rmsprop"
@@ -173,17 +141,11 @@ class RMSpropConfig(OptimizerConfig):
     """Factor on the velocity."""
     centered: bool = False
     """Divide by the estimated variance."""
-    fused: bool | str = "auto"
-    """auto or false; true is refused."""
-    foreach: Optional[bool] = None
-    """As for AdamW."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.fused is not True, "optimizer.fused", self.fused, f"{self.name} has no fused form; use auto or false"
-        )
-        _check_fused(self.fused)
+        ok = self.fused is not True
+        require(ok, "optimizer.fused", self.fused, f"{self.name} has no fused form; use auto or false")
 
 
 @dataclass
@@ -199,10 +161,6 @@ class RAdamConfig(OptimizerConfig):
     """Decay as in AdamW rather than in the gradient."""
     foreach: Optional[bool] = None
     """As for AdamW."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_betas(self.betas)
 
 
 @dataclass
@@ -242,12 +200,13 @@ class LBFGSConfig(OptimizerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         positive("optimizer", self, "max_iter", "history_size")
-        require(
-            self.line_search in (None, "strong_wolfe"),
-            "optimizer.line_search",
-            self.line_search,
-            "choose strong_wolfe or null",
-        )
+        known = self.line_search in (None, "strong_wolfe")
+        require(known, "optimizer.line_search", self.line_search, "choose strong_wolfe or null")
+        for name in ("encoder_lr", "layer_decay", "component_decay", "no_decay", "merge_groups"):
+            value, default = getattr(self, name), getattr(OptimizerConfig, name)
+            require(
+                value == default, f"optimizer.{name}", value, "does nothing: L-BFGS has one rate for all; leave it out"
+            )
 
 
 @dataclass
@@ -273,8 +232,6 @@ class MuonConfig(OptimizerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_betas(self.betas)
-        _check_fused(self.fused)
         one_of("optimizer.adjust_lr", self.adjust_lr, "original", "match_rms_adamw")
 
 
@@ -287,10 +244,6 @@ class LionConfig(OptimizerConfig):
     """Interpolation of the update, decay of the momentum."""
     foreach: Optional[bool] = None
     """As for AdamW."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_betas(self.betas)
 
 
 @dataclass

@@ -34,12 +34,8 @@ class StepScheduleConfig(SchedulerConfig):
 
     def __post_init__(self) -> None:
         positive("scheduler", self, "factor")
-        require(
-            self.drop_epochs == sorted(self.drop_epochs) and all(e > 0 for e in self.drop_epochs),
-            "scheduler.drop_epochs",
-            self.drop_epochs,
-            "give rising numbers above 0",
-        )
+        ok = self.drop_epochs == sorted(self.drop_epochs) and all(epoch > 0 for epoch in self.drop_epochs)
+        require(ok, "scheduler.drop_epochs", self.drop_epochs, "give rising numbers above 0")
 
 
 @dataclass

@@ -111,15 +111,13 @@ def _check_images(raw: RawSplit) -> None:
 
 def _usable_boxes(raw: RawSplit) -> _UsableBoxes:
     # 1. boxes under their pictures; those of no picture are orphans
-    index_of_id = {image_id: index for index, image_id in enumerate(raw.image_ids.tolist())}
-    owners = np.array([index_of_id.get(image_id, -1) for image_id in raw.box_image_ids.tolist()], dtype=np.int64)
-    orphans = np.flatnonzero(owners < 0)
+    orphans = np.flatnonzero(raw.owners < 0)
     if len(orphans):
         wanted = listed(dict.fromkeys(raw.box_image_ids[orphans].tolist()))
         message = "%s: %d dropped: annotations of image ids that are not in the file: %s"
         log.warning(message, raw.source, len(orphans), wanted)
-    rows = np.argsort(owners, kind="stable")[len(orphans) :]
-    owners = owners[rows]
+    rows = np.argsort(raw.owners, kind="stable")[len(orphans) :]
+    owners = raw.owners[rows]
     # 2. clipped to the pictures; those with nothing left are degenerate, judged in the precision that they train in
     boxes, clipped = clip_boxes(raw.boxes_xywh[rows], raw.sizes_px[owners])
     corners = np.stack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]]).astype(np.float32)

@@ -31,17 +31,12 @@ class CocoReader(Reader):
         images, annotations, categories = read_tables(source)
         stem = _plain_stem(source, split)
         names = dict.fromkeys((stem, *SPLIT_NAMES[split]))  # in order, each once
-        plain = [
-            *(any_case(self.root / top, name) for name in names for top in ("", "images")),
-            self.root / "images",
-            self.root,
-        ]
+        plain = [any_case(self.root / top, name) for name in names for top in ("", "images")]
+        plain += [self.root / "images", self.root]
         file_names = images.column(file_name_of)
         folder = self.picture_folder(plain if stem else [source.parent], file_names, source)
         file_names = self.inside_root(folder, file_names, source)
-        sizes_px = np.array(images.column(size_px_of), dtype=np.int64).reshape(-1, 2)
-        unknown = np.flatnonzero(sizes_px[:, 0] == 0)
-        sizes_px[unknown] = self.sizes_px([folder / file_names[i] for i in unknown])
+        sizes_px = self.sizes_px(folder, file_names, images.column(size_px_of))
         image_ids, annotation_ids = images.integers("id"), annotations.integers("id")
         size_of_id = dict(zip(image_ids.tolist(), map(tuple, sizes_px.tolist()), strict=True))
         return RawSplit(

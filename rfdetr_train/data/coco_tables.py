@@ -82,20 +82,18 @@ def read_tables(path: Path) -> tuple[Table, Table, list[Category]]:
 
 
 def _read_json(path: Path) -> dict:
+    text = read_text(path)
     try:
-        content = json.loads(read_text(path), object_hook=_slim)
+        content = json.loads(text, object_hook=_slim)
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}") from error
     except RecursionError as error:
         raise UserError(f"{path}: nested too deeply to be a COCO file") from error
-    except UserError:
-        raise
     except ValueError as error:  # a number of more digits than Python converts
         raise UserError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(content, dict):
-        raise UserError(
-            f"{path}: a COCO file is an object with images, annotations and categories, not {_kind(content)}"
-        )
+        wanted = "an object with images, annotations and categories"
+        raise UserError(f"{path}: a COCO file is {wanted}, not {_kind(content)}")
     return content
 
 

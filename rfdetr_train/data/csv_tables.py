@@ -82,15 +82,10 @@ class CsvReader(Reader):
                     raise UserError(f"{source}: {name} has lines of different width or height; correct them")
         _refuse_fractions(source, boxes)
         names = sorted(boxes)
-        tops = [
-            source.parent,
-            *(any_case(self.root / top, name) for name in SPLIT_NAMES[split] for top in ("", "images")),
-        ]
-        folder = self.picture_folder([*tops, source.parent / "images"], names, source)
+        tops = [any_case(self.root / top, name) for name in SPLIT_NAMES[split] for top in ("", "images")]
+        folder = self.picture_folder([source.parent, *tops, source.parent / "images"], names, source)
         file_names = self.inside_root(folder, names, source)
-        sizes_px = np.array([told[name] for name in names], dtype=np.int64).reshape(-1, 2)
-        unknown = np.flatnonzero((sizes_px <= 0).any(axis=1))
-        sizes_px[unknown] = self.sizes_px([folder / file_names[i] for i in unknown])
+        sizes_px = self.sizes_px(folder, file_names, [told[name] for name in names])
         return split_of_named_boxes(source, folder, file_names, sizes_px, [boxes[name] for name in names], _to_xywh)
 
 

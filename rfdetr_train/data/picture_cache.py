@@ -12,7 +12,6 @@ import shutil
 import sys
 import threading
 import weakref
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from multiprocessing import reduction as descriptors
@@ -26,13 +25,11 @@ import torch
 from rfdetr_train import distributed
 from rfdetr_train.atomic_file import replacing
 from rfdetr_train.data.image_file import reduction
+from rfdetr_train.data.reader import Progress
 from rfdetr_train.data.sample import Split
 from rfdetr_train.errors import UserError
 
 log = logging.getLogger(__name__)
-
-Progress = Callable[[int, int], None]
-"""Called with (pictures decoded so far, pictures in all)."""
 
 _LAYOUT = 1  # to be raised when the file's layout changes, or what `read_image` makes of a picture
 _MOST = 0.8  # of what is free may be taken

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +42,12 @@ class RawSplit:
     """Names boxes, given as rows of the arrays, so that their owner finds them in the files."""
     box_ids: np.ndarray | None = None
     """int64 (M,), the file's own; nothing goes by them."""
+
+    @cached_property
+    def owners(self) -> np.ndarray:
+        """int64 (M,), the picture of each box; -1 where it is of none."""
+        index_of_id = {image_id: index for index, image_id in enumerate(self.image_ids.tolist())}
+        return np.array([index_of_id.get(i, -1) for i in self.box_image_ids.tolist()], dtype=np.int64)
 
 
 class NamedBox(NamedTuple):

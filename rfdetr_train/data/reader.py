@@ -31,13 +31,13 @@ UNKNOWN_SIZE_PX = (2**20, 2**20)
 
 _LARGEST_NUMBER = 1e12
 _PROBED_PICTURES = 100  # some may be missing: the check of the pictures tells which
-_THREADS = min(16, 4 * (os.cpu_count() or 1))  # the work is mostly waiting for files
-_PICTURES_AT_ONCE = 64
+_THREADS = min(16, 4 * (os.cpu_count() or 1))
+_AT_ONCE = 16
 
 Given = TypeVar("Given")
 Parsed = TypeVar("Parsed")
 Progress = Callable[[int, int], None]
-"""Called with (pictures looked at so far, pictures in all)."""
+"""Called with (how much is done so far, how much there is in all)."""
 
 
 class Reader(ABC):
@@ -97,9 +97,14 @@ class Reader(ABC):
         remedy = "correct it, or allow pictures elsewhere with data.allow_outside_root=true"
         raise UserError(f"{source}: {str(path)!r} leads out of {self.root}; {remedy}")
 
-    def sizes_px(self, paths: Sequence[Path]) -> np.ndarray:
-        """As `sizes_of_pictures`, with this reader's progress."""
-        return sizes_of_pictures(paths, self._progress)
+    def sizes_px(
+        self, folder: Path, file_names: Sequence[str], told: Sequence[tuple[int, int]] | None = None
+    ) -> np.ndarray:
+        """int64 (n, 2): what the files tell, where it is above 0, and else as `sizes_of_pictures`."""
+        sizes_px = np.array(told or [(0, 0)] * len(file_names), dtype=np.int64).reshape(-1, 2)
+        unknown = np.flatnonzero((sizes_px <= 0).any(axis=1))
+        sizes_px[unknown] = sizes_of_pictures([folder / file_names[int(i)] for i in unknown], self._progress)
+        return sizes_px
 
 
 def _local(name: str) -> str:
@@ -109,14 +114,21 @@ def _local(name: str) -> str:
 
 def sizes_of_pictures(paths: Sequence[Path], progress: Progress | None = None) -> np.ndarray:
     """int64 (n, 2), (height, width) upright, from the headers; UNKNOWN_SIZE_PX where there is none."""
-    groups = [paths[start : start + _PICTURES_AT_ONCE] for start in range(0, len(paths), _PICTURES_AT_ONCE)]
-    sizes: list[tuple[int, int]] = []
+    return np.array(in_threads(_size_px, paths, progress), dtype=np.int64).reshape(-1, 2)
+
+
+def in_threads(
+    work: Callable[[Given], Parsed], things: Sequence[Given], progress: Progress | None = None
+) -> list[Parsed]:
+    """`work` on each, which is mostly waiting for files, or decoding, which lets other threads run."""
+    results: list[Parsed] = []
+    groups = [things[start : start + _AT_ONCE] for start in range(0, len(things), _AT_ONCE)]
     with ThreadPoolExecutor(_THREADS) as pool:
-        for group in pool.map(lambda group: [_size_px(path) for path in group], groups):
-            sizes += group
+        for group in pool.map(lambda group: list(map(work, group)), groups):
+            results += group
             if progress is not None:
-                progress(len(sizes), len(paths))
-    return np.array(sizes, dtype=np.int64).reshape(-1, 2)
+                progress(len(results), len(things))
+    return results
 
 
 def _size_px(path: Path) -> tuple[int, int]:

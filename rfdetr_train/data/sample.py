@@ -70,14 +70,10 @@ class Batch(NamedTuple):
 
     def frames_px(self) -> torch.Tensor:
         """(B, 2), height and width of the frames in annotated pixels: what the boxes are fractions of."""
-        pairs = zip(self.targets, self.frames_in_view_px(), strict=True)
-        rows = [
-            [
-                side * frame / picture
-                for side, frame, picture in zip(t["size_px"], f, t.get("picture_px", f), strict=True)
-            ]
-            for t, f in pairs
-        ]
+        rows = []
+        for target, frame_px in zip(self.targets, self.frames_in_view_px(), strict=True):
+            sides = zip(target["size_px"], frame_px, target.get("picture_px", frame_px), strict=True)
+            rows.append([side * frame / picture for side, frame, picture in sides])
         return torch.tensor(rows, device=self.images.device)
 
 
@@ -171,33 +167,21 @@ class Split:
         Annotations are numbered from 1 and always have area and iscrowd, since pycocotools is silently wrong with an
         id of 0 and fails without the others. Category and image ids are the data set's own.
         """
-        label_map = self.label_map
-        categories = [
-            {"id": category_id, "name": name}
-            for category_id, name in zip(label_map.category_ids, label_map.names, strict=True)
-        ]
-        return {"images": self._coco_images(), "annotations": self._coco_annotations(), "categories": categories}
-
-    def _coco_images(self) -> list[dict[str, Any]]:
-        return [
-            {"id": int(image_id), "file_name": self.file_names[i], "height": int(height), "width": int(width)}
-            for i, (image_id, (height, width)) in enumerate(zip(self.image_ids, self.sizes_px, strict=True))
-        ]
-
-    def _coco_annotations(self) -> list[dict[str, Any]]:
-        image_ids = np.repeat(self.image_ids, np.diff(self.offsets)).tolist()
-        columns = (image_ids, self.labels.tolist(), self.boxes_xywh.tolist(), self.areas.tolist(), self.crowd.tolist())
-        return [
-            {
-                "id": number,
-                "image_id": image_id,
-                "category_id": self.label_map.category_ids[label],
-                "bbox": box,
-                "area": area,
-                "iscrowd": int(crowd),
-            }
-            for number, (image_id, label, box, area, crowd) in enumerate(zip(*columns, strict=True), start=1)
-        ]
+        ids, names = self.label_map.category_ids, self.label_map.names
+        image_ids, owners = self.image_ids.tolist(), np.repeat(self.image_ids, np.diff(self.offsets)).tolist()
+        classes = [ids[label] for label in self.labels.tolist()]
+        columns = (owners, classes, *(a.tolist() for a in (self.boxes_xywh, self.areas, self.crowd.astype(int))))
+        return {
+            "images": [
+                {"id": image_id, "file_name": self.file_names[i], "height": height, "width": width}
+                for i, (image_id, (height, width)) in enumerate(zip(image_ids, self.sizes_px.tolist(), strict=True))
+            ],
+            "annotations": [
+                {"id": n, **dict(zip(("image_id", "category_id", "bbox", "area", "iscrowd"), row, strict=True))}
+                for n, row in enumerate(zip(*columns, strict=True), start=1)
+            ],
+            "categories": [{"id": key, "name": name} for key, name in zip(ids, names, strict=True)],
+        }
 
 
 class Dataset(NamedTuple):

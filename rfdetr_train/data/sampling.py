@@ -36,9 +36,5 @@ def draws_per_picture(split: Split, config: DataConfig) -> np.ndarray | None:
 
 def _tell(split: Split, draws: np.ndarray, factors: np.ndarray) -> None:
     repeated = [f"{split.label_map.names[c]} x{factors[c]:.2f}" for c in np.argsort(-factors) if factors[c] > 1]
-    log.info(
-        "an epoch draws %.0f pictures out of %d; with classes repeated: %s",
-        draws.sum(),
-        len(split),
-        listed(repeated) or "none",
-    )
+    message = "an epoch draws %.0f pictures out of %d; with classes repeated: %s"
+    log.info(message, draws.sum(), len(split), listed(repeated) or "none")

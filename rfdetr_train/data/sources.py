@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import torch
 
 from rfdetr_train.data.image_file import read_image
+from rfdetr_train.data.reader import PICTURE_ENDINGS
 from rfdetr_train.errors import UserError
 
 log = logging.getLogger(__name__)
 
-PICTURE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
 VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg")
 
 
@@ -64,7 +64,7 @@ def read_sources(root: Path, files: list[Path], max_megapixels: float) -> Iterat
 
 
 def _is_readable(path: Path) -> bool:
-    return path.suffix.lower() in (*PICTURE_SUFFIXES, *VIDEO_SUFFIXES) and not path.is_dir()
+    return path.suffix.lower() in (*PICTURE_ENDINGS, *VIDEO_SUFFIXES) and not path.is_dir()
 
 
 def _frames(root: Path, path: Path) -> Iterator[Source]:

@@ -66,9 +66,7 @@ class VocReader(Reader):
             bare = self._without_file(source, file_names)
             file_names += bare
             files += [VocFile(self.root, name, (0, 0), []) for name in bare]
-        sizes_px = np.array([file.size_px for file in files], dtype=np.int64).reshape(-1, 2)
-        unknown = np.flatnonzero((sizes_px <= 0).any(axis=1))
-        sizes_px[unknown] = self.sizes_px([self.root / file_names[i] for i in unknown])
+        sizes_px = self.sizes_px(self.root, file_names, [file.size_px for file in files])
         boxes = [file.boxes for file in files]
         return split_of_named_boxes(source, self.root, file_names, sizes_px, boxes, _to_xywh)
 

@@ -49,7 +49,7 @@ class YoloReader(Reader):
         boxes = self._boxes(file_names, split, {c.category_id: c.name for c in table.categories})
         if all((path := self._locate(entry, table)) and path.is_dir() for entry in table.entries[split]):
             _warn_of_orphans(self.root, file_names, split)  # a list may take some pictures of a folder only
-        sizes_px = self.sizes_px([self.root / name for name in file_names])
+        sizes_px = self.sizes_px(self.root, file_names)
         return split_of_named_boxes(source, self.root, file_names, sizes_px, boxes, _to_xywh, table.categories)
 
     def _locate(self, entry: str, table: YoloTable) -> Path | None:

@@ -43,10 +43,8 @@ def augmented_pictures(
 
 def pictures_of(batch: Batch) -> list[Picture]:
     """A training batch as the network sees it, with its targets."""
-    rows = zip(batch.images, batch.targets, batch.frames_in_view_px(), strict=True)
-    return [
-        Picture(
-            image, cxcywh_to_xyxy(target["boxes_cxcywh"]) * torch.tensor([w, h, w, h]), target["labels"], [], [], []
-        )
-        for image, target, (h, w) in rows
-    ]
+    pictures = []
+    for image, target, (h, w) in zip(batch.images, batch.targets, batch.frames_in_view_px(), strict=True):
+        boxes_xyxy = cxcywh_to_xyxy(target["boxes_cxcywh"]) * torch.tensor([w, h, w, h])
+        pictures.append(Picture(image, boxes_xyxy, target["labels"], [], [], []))
+    return pictures

@@ -73,12 +73,9 @@ class RunPlots:
         for name, draw in diagnosis_plots.FIGURES.items():
             save_figure(draw(plain), self.folder / f"{name}.png")
         if self.num_samples:
-            with_boxes = [
-                (row["F1"], index)
-                for index, image_id in enumerate(self.split.image_ids.tolist())
-                if (row := plain["images"].get(image_id)) and row["right"] + row["missed"] > 0
-            ]
-            ranked = [index for _, index in sorted(with_boxes)]
+            rows = [plain["images"].get(image_id) for image_id in self.split.image_ids.tolist()]
+            scored = [(row["F1"], i) for i, row in enumerate(rows) if row and row["right"] + row["missed"] > 0]
+            ranked = [index for _, index in sorted(scored)]
             self._draw_sheet("worst", ranked[: self.num_samples], validation)
             self._draw_sheet("best", ranked[::-1][: self.num_samples], validation)
 
@@ -93,11 +90,6 @@ class RunPlots:
         height, width = record.size_px
         scale = [image.shape[2] / width, image.shape[1] / height] * 2  # where the file has another size than annotated
         detected = validation.detections[record.image_id]
-        return Picture(
-            image=image,
-            truth_boxes_xyxy=record.boxes_xyxy * scale,
-            truth_labels=record.labels,
-            boxes_xyxy=detected["boxes_xyxy"].numpy() * scale,
-            labels=detected["labels"],
-            scores=detected["scores"],
-        )
+        found_xyxy = detected["boxes_xyxy"].numpy() * scale
+        truth = record.boxes_xyxy * scale, record.labels
+        return Picture(image, *truth, found_xyxy, detected["labels"], detected["scores"])

@@ -10,7 +10,7 @@ import io
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,16 +18,6 @@ from rfdetr_train.errors import UserError
 from rfdetr_train.evaluation.predictions import Predictions
 
 FASTEST_FIRST = ("hotcoco", "faster_coco_eval", "pycocotools")
-
-
-class Tables(NamedTuple):
-    """COCO's tables over T = 10 IoU thresholds (0.50 to 0.95), 101 recalls, K categories, 4 area ranges; -1 marks what
-    has no truth."""
-
-    precision: np.ndarray
-    """(T, 101, K, 4), at the largest number of detections."""
-    recall: np.ndarray
-    """(T, K, 4, M), for each number of detections."""
 
 
 def choose_backend(wanted: str) -> str:
@@ -40,15 +30,21 @@ def choose_backend(wanted: str) -> str:
     return wanted
 
 
-def compute_tables(backend: str, truth: dict, predictions: Predictions, max_dets: list[int]) -> Tables:
-    """Precision and recall of `predictions` against a clean COCO `truth`; `max_dets` rises."""
+def compute_tables(
+    backend: str, truth: dict, predictions: Predictions, max_dets: list[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """COCO's tables of `predictions` against a clean `truth`; `max_dets`, M numbers of detections, rises.
+
+    Over T = 10 IoU thresholds (0.50 to 0.95), K categories and 4 area ranges: precision (T, 101, K, 4) at 101 recalls
+    and the largest number of detections, recall (T, K, 4, M); -1 marks what has no truth.
+    """
     truth, predictions = numbered(truth, predictions)
     with _silence():
         evaluation = _EVALUATIONS[backend](truth, predictions)
         evaluation.params.maxDets = max_dets
         evaluation.evaluate()
         evaluation.accumulate()
-    return Tables(np.asarray(evaluation.eval["precision"])[..., -1], np.asarray(evaluation.eval["recall"]))
+    return np.asarray(evaluation.eval["precision"])[..., -1], np.asarray(evaluation.eval["recall"])
 
 
 def numbered(truth: dict, predictions: Predictions) -> tuple[dict, Predictions]:

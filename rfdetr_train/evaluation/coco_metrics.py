@@ -8,13 +8,11 @@ read from the precision and recall tables instead of the summary.
 
 import logging
 from collections import Counter
-from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from rfdetr_train.errors import UserError
 from rfdetr_train.evaluation.backends import choose_backend, compute_tables
 from rfdetr_train.evaluation.predictions import Predictions
 
@@ -25,7 +23,7 @@ Metric = float | None
 
 RECALL_DETECTIONS = (1, 10, 100)  # AR1, AR10, AR100: the names of the metrics files
 IOU_50, IOU_75 = 0, 5  # rows of the IoU thresholds 0.50, 0.55, ..., 0.95
-ALL_AREAS, SMALL, MEDIUM, LARGE = range(4)  # columns of pycocotools' area ranges, cut at 32^2 and 96^2 pixels
+ALL_AREAS, SIZES = 0, {"s": 1, "m": 2, "l": 3}  # columns of pycocotools' area ranges, cut at 32^2 and 96^2 pixels
 
 
 @dataclass
@@ -70,13 +68,9 @@ class CocoEvaluator:
                 "AP": _mean(precision[..., ALL_AREAS]),
                 "AP50": _mean(precision[IOU_50, ..., ALL_AREAS]),
                 "AP75": _mean(precision[IOU_75, ..., ALL_AREAS]),
-                "APs": _mean(precision[..., SMALL]),
-                "APm": _mean(precision[..., MEDIUM]),
-                "APl": _mean(precision[..., LARGE]),
+                **{f"AP{size}": _mean(precision[..., area]) for size, area in SIZES.items()},
                 **{f"AR{dets}": _mean(values[..., ALL_AREAS]) for dets, values in recall.items()},
-                "ARs": _mean(most[..., SMALL]),
-                "ARm": _mean(most[..., MEDIUM]),
-                "ARl": _mean(most[..., LARGE]),
+                **{f"AR{size}": _mean(most[..., area]) for size, area in SIZES.items()},
             },
             per_class=[
                 {
@@ -111,22 +105,21 @@ class CocoEvaluator:
             return np.full((10, 101, *shape[1:]), -1.0), {
                 d: np.full(shape, -1.0) for d in (*RECALL_DETECTIONS, *counted)
             }
-        tables = compute_tables(self.backend, truth, predictions, counted)
-        at = {dets: tables.recall[..., counted.index(dets)] for dets in counted}
-        nothing = np.full(tables.recall.shape[:3], -1.0)
-        return tables.precision, {d: at.get(d, nothing) for d in (*RECALL_DETECTIONS, *counted)}
+        precision, recall = compute_tables(self.backend, truth, predictions, counted)
+        at = {dets: recall[..., counted.index(dets)] for dets in counted}
+        nothing = np.full(recall.shape[:3], -1.0)
+        return precision, {d: at.get(d, nothing) for d in (*RECALL_DETECTIONS, *counted)}
 
 
 def _clean_truth(truth: dict) -> dict:
     """A copy with annotations numbered from 1 and with area and iscrowd; ids as plain ints."""
     images = [{**image, "id": int(image["id"])} for image in truth["images"]]
     categories = [{**category, "id": int(category["id"])} for category in truth["categories"]]
-    _refuse_repeated_ids("image", images)
-    _refuse_repeated_ids("category", categories)
     annotations = [_clean_annotation(number, a) for number, a in enumerate(truth["annotations"], start=1)]
-    image_ids, category_ids = {i["id"] for i in images}, {c["id"] for c in categories}
-    for source, annotation in zip(truth["annotations"], annotations, strict=True):
-        _refuse_unknown_ids(f"annotation {source.get('id', '(no id)')}", annotation, image_ids, category_ids)
+    for key, entries in (("image_id", images), ("category_id", categories)):
+        known = {entry["id"] for entry in entries}
+        assert len(known) == len(entries), f"{key}: one is given twice"
+        assert known.issuperset(annotation[key] for annotation in annotations), f"{key}: one is not listed"
     return {"images": images, "categories": categories, "annotations": annotations}
 
 
@@ -143,32 +136,14 @@ def _clean_annotation(number: int, annotation: dict) -> dict:
     }
 
 
-def _refuse_repeated_ids(kind: str, entries: list[dict]) -> None:
-    repeated = [key for key, count in Counter(entry["id"] for entry in entries).items() if count > 1]
-    if repeated:
-        raise UserError(f"{kind} id {repeated[0]} appears twice in the truth: give each {kind} its own id")
-
-
-def _refuse_unknown_ids(place: str, box: dict, image_ids: Container[int], category_ids: Container[int]) -> None:
-    for key, known in (("image_id", image_ids), ("category_id", category_ids)):
-        if box[key] not in known:
-            raise UserError(f"{place} of image {box['image_id']} has {key}={box[key]}, which the truth does not list")
-
-
 def _warn_of_unreachable_boxes(boxes: list[dict], max_dets: int) -> None:
     """No detector reaches AP 1 where an image has more boxes of a class than detections count."""
     crowded = {key: n for key, n in Counter((b["image_id"], b["category_id"]) for b in boxes).items() if n > max_dets}
     if crowded:
         (image_id, category_id), most = max(crowded.items(), key=lambda item: item[1])
-        log.warning(
-            "evaluation.max_dets=%d: %d image(s) have more boxes of one class, image %d has %d of category %d; the "
-            "surplus counts as missed; raise evaluation.max_dets to count it",
-            max_dets,
-            len({image for image, _ in crowded}),
-            image_id,
-            most,
-            category_id,
-        )
+        message = "evaluation.max_dets=%d: %d image(s) have more boxes of one class, image %d has %d of category %d; "
+        message += "the surplus counts as missed; raise evaluation.max_dets to count it"
+        log.warning(message, max_dets, len({image for image, _ in crowded}), image_id, most, category_id)
 
 
 def _mean(table: np.ndarray) -> Metric:

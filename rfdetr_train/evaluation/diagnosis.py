@@ -16,14 +16,11 @@ IOU = 0.5  # of a detection that is right
 BACKGROUND_IOU = 0.1  # below it a detection touches nothing (TIDE, arXiv 2008.08115)
 CURVE_POINTS = 101  # of a curve as it is kept
 CALIBRATION_BINS = 10
-TIDE_NAMES = {
-    "Cls": "classification",
-    "Loc": "localisation",
-    "Both": "both",
-    "Dupe": "duplicate",
-    "Bkg": "background",
-    "Miss": "missed",
-}
+TIDE_NAMES = {"Cls": "classification", "Loc": "localisation", "Both": "both", "Dupe": "duplicate",
+              "Bkg": "background", "Miss": "missed"}  # fmt: skip
+CALIBRATION_NAMES = {"low": "bin_lower", "high": "bin_upper", "score": "avg_confidence",
+                     "precision": "avg_accuracy", "count": "count"}  # fmt: skip
+IMAGE_NAMES = {"right": "tp", "wrong": "fp", "missed": "fn", "F1": "f1", "AP50": "ap"}
 
 
 @dataclass
@@ -80,13 +77,7 @@ def diagnose(truth: dict, predictions: Predictions, max_dets: int) -> Diagnosis 
         calibration=_calibration(evaluation.calibration(n_bins=CALIBRATION_BINS, iou_threshold=IOU)),
         errors=_errors(evaluation.tide_errors(pos_thr=IOU, bg_thr=BACKGROUND_IOU)),
         images={
-            image_ids[number - 1]: {
-                "right": row["tp"],
-                "wrong": row["fp"],
-                "missed": row["fn"],
-                "F1": row["f1"],
-                "AP50": row["ap"],
-            }
+            image_ids[number - 1]: {ours: row[theirs] for ours, theirs in IMAGE_NAMES.items()}
             for number, row in sorted(found["img_summary"].items())
         },
     )
@@ -123,14 +114,8 @@ def _curve(name: str, num_boxes: int, scores: np.ndarray, is_right: np.ndarray) 
     top = int(f1.argmax())
     best = {"threshold": scores[top], "precision": precision[top], "recall": recall[top], "f1": f1[top]}
     kept = np.unique(np.linspace(0, len(scores) - 1, CURVE_POINTS).round().astype(int))
-    return Curve(
-        name,
-        num_boxes,
-        scores=scores[kept].tolist(),
-        precision=precision[kept].tolist(),
-        recall=recall[kept].tolist(),
-        best={key: float(value) for key, value in best.items()},
-    )
+    points = [values[kept].tolist() for values in (scores, precision, recall)]
+    return Curve(name, num_boxes, points[0], points[1], points[2], {key: float(best[key]) for key in best})
 
 
 def _confusion(truth: dict, predictions: Predictions, threshold: float) -> dict[str, Any]:
@@ -141,14 +126,7 @@ def _confusion(truth: dict, predictions: Predictions, threshold: float) -> dict[
 
 
 def _calibration(result: Mapping[str, Any]) -> dict[str, Any]:
-    keys = {
-        "low": "bin_lower",
-        "high": "bin_upper",
-        "score": "avg_confidence",
-        "precision": "avg_accuracy",
-        "count": "count",
-    }
-    bins = [{ours: row[theirs] for ours, theirs in keys.items()} for row in result["bins"]]
+    bins = [{ours: row[theirs] for ours, theirs in CALIBRATION_NAMES.items()} for row in result["bins"]]
     return {"expected_error": result["ece"], "largest_error": result["mce"], "bins": bins}
 
 

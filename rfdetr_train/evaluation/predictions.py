@@ -45,16 +45,6 @@ class Predictions:
         boxes_xywh = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)
         return cls(image_ids[known], category_ids, boxes_xywh, scores[known].astype(np.float64))
 
-    @classmethod
-    def from_results(cls, results: Sequence[Mapping[str, Any]]) -> "Predictions":
-        """From COCO's result format: dicts with image_id, category_id, bbox (xywh, pixels), score."""
-        return cls(
-            np.array([int(result["image_id"]) for result in results], dtype=np.int64),
-            np.array([int(result["category_id"]) for result in results], dtype=np.int64),
-            np.array([result["bbox"] for result in results], dtype=np.float64).reshape(-1, 4),
-            np.array([float(result["score"]) for result in results], dtype=np.float64),
-        )
-
     def select(self, which: np.ndarray) -> "Predictions":
         """Those of a bool array (N,)."""
         return Predictions(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rfdetr_train.loggers.figure import PALETTE, drawable, families, new_figure, style_axes
+from rfdetr_train.loggers.figure import PALETTE, drawable, new_figure, style_axes, take_literally
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CLASSES_DRAWN = 8  # as curves of their own, the most frequent ones
 CLASSES_WITH_NUMBERS = 16  # in the cells of a confusion matrix
+UNIT_SQUARE = {"xlim": (0, 1), "ylim": (0, 1.05)}
 
 
 def curves(diagnosis: Mapping[str, Any]) -> Figure:
@@ -33,12 +34,10 @@ def curves(diagnosis: Mapping[str, Any]) -> Figure:
         best = everything["best"]
         right.plot(best["threshold"], best["f1"], marker="*", markersize=13, color="#e8590c", linestyle="none",
                    label=f"F1 {best['f1']:.3f} at {best['threshold']:.3f}")  # fmt: skip
-    _finish(left, "Precision and recall at IoU 0.5", "recall", "precision")
-    _finish(right, "F1 by score threshold", "score threshold", "F1")
+    style_axes(left, "Precision and recall at IoU 0.5", "recall", "precision", **UNIT_SQUARE)
+    style_axes(right, "F1 by score threshold", "score threshold", "F1", **UNIT_SQUARE)
     legend = figure.legend(*right.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=9)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-        text.set_fontfamily(families(text.get_text()))
+    take_literally(legend.get_texts())
     return figure
 
 
@@ -54,8 +53,7 @@ def confusion(diagnosis: Mapping[str, Any]) -> Figure:
     places = range(len(names))
     axes.set_xticks(places, names, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
     axes.set_yticks(places, names, fontsize=8)
-    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-        label.set_fontfamily(families(label.get_text()))
+    take_literally((*axes.get_xticklabels(), *axes.get_yticklabels()))
     if len(names) <= CLASSES_WITH_NUMBERS:
         for (row, column), count in np.ndenumerate(matrix):
             ink = "white" if shares[row, column] > 0.5 else "#1c1e21"
@@ -76,7 +74,8 @@ def calibration(diagnosis: Mapping[str, Any]) -> Figure:
              color=PALETTE[0], alpha=0.8, label="precision of such detections")  # fmt: skip
     for row in bins:
         axes.text((row["low"] + row["high"]) / 2, row["precision"] + 0.01, str(row["count"]), ha="center", fontsize=7)
-    _finish(axes, f"Calibration, mean error {diagnosis['calibration']['expected_error']:.3f}", "score", "precision")
+    error = diagnosis["calibration"]["expected_error"]
+    style_axes(axes, f"Calibration, mean error {error:.3f}", "score", "precision", **UNIT_SQUARE)
     axes.legend(frameon=False, fontsize=8, loc="upper left")
     return figure
 
@@ -91,10 +90,8 @@ def errors(diagnosis: Mapping[str, Any]) -> Figure:
     for place, kind in enumerate(kinds):
         axes.text(lost[place], place, f"  ({diagnosis['errors'][kind]['count']})", va="center", fontsize=8)
     axes.invert_yaxis()
-    style_axes(axes)
+    style_axes(axes, "Errors and the AP50 they cost", "AP50 gained by mending all (how many)", "")
     axes.margins(x=0.15)
-    axes.set_title("Errors and the AP50 they cost", loc="left", fontweight="bold")
-    axes.set_xlabel("AP50 gained by mending all (how many)")
     return figure
 
 
@@ -108,9 +105,3 @@ def _draw_curve(left: Axes, right: Axes, curve: Mapping[str, Any], number: int |
     left.plot(recall, precision, label=label, **style)
     with np.errstate(invalid="ignore"):
         right.plot(curve["scores"], 2 * precision * recall / (precision + recall), label=label, **style)
-
-
-def _finish(axes: Axes, title: str, across: str, up: str) -> None:
-    style_axes(axes)
-    axes.set_title(title, loc="left", fontweight="bold")
-    axes.set(xlabel=across, ylabel=up, xlim=(0, 1), ylim=(0, 1.05))

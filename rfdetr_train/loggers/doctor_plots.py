@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rfdetr_train.loggers.figure import PALETTE, drawable, families, new_figure, style_axes
+from rfdetr_train.loggers.figure import PALETTE, drawable, new_figure, style_axes, take_literally
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,12 +59,8 @@ def _bars(title: str, labels: list[str], heights: Mapping[str, list[float]], acr
         places = np.arange(len(labels)) + (number - (len(heights) - 1) / 2) * width
         axes.bar(places, of_split, width, color=PALETTE[number], label=split)
     axes.set_xticks(range(len(labels)), labels, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
-    for label in axes.get_xticklabels():
-        label.set_fontfamily(families(label.get_text()))
-        label.set_parse_math(False)
-    style_axes(axes)
-    axes.set_title(title, loc="left", fontweight="bold")
-    axes.set(xlabel=across, ylabel=up)
+    take_literally(axes.get_xticklabels())
+    style_axes(axes, title, across, up)
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(heights), frameon=False, fontsize=9)
     return figure
 

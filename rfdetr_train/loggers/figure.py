@@ -9,14 +9,16 @@ from __future__ import annotations
 import functools
 import io
 import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rfdetr_train.atomic_file import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 DOTS_PER_INCH = 100
 GRID_COLOUR = "#e3e6ea"
@@ -35,11 +37,20 @@ def new_figure(width_px: float, height_px: float) -> Figure:
     return figure
 
 
-def style_axes(axes: Axes) -> None:
-    """A light grid and no box."""
+def style_axes(axes: Axes, title: str, across: str, up: str, **limits: Any) -> None:
+    """A title, names of both directions, a light grid and no box."""
     axes.grid(True, color=GRID_COLOUR, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(title, loc="left", fontweight="bold")
+    axes.set(xlabel=across, ylabel=up, **limits)
+
+
+def take_literally(texts: Iterable[Text]) -> None:
+    """Texts that are names: no formulas, and from every font that has some of their glyphs."""
+    for text in texts:
+        text.set_parse_math(False)
+        text.set_fontfamily(families(text.get_text()))
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -21,6 +21,8 @@ METRICS_NAME = "metrics.jsonl"
 TABLE_NAME = "metrics.csv"
 SUMMARY_NAME = "summary.json"
 EVALUATION_NAME = "evaluation.json"
+SHOWN_METRICS = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR100")
+"""Those of COCO's twelve that tables and pages have room for."""
 
 
 class MetricsFiles:
@@ -84,6 +86,17 @@ def read_metrics(path: Path | str) -> list[dict]:
         elif number < len(lines):
             raise UserError(f"{path}:{number}: not a JSON object; mend or remove the line")
     return rows
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object of a JSON file; empty where there is none. Raises UserError for what is no JSON."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: is no JSON ({error}); remove it") from error
+    return content if isinstance(content, dict) else {}
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -43,21 +43,18 @@ def losses(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
     """The total loss above, its unweighted parts below; None without a finite value."""
     rows = _of_split(rows, "train")
     keys = dict.fromkeys(key for row in rows for key in row if key.startswith("loss_"))
-    total = _known([_curve(rows, "loss", "total")])
-    parts = _known([_curve(rows, key, key.removeprefix("loss_")) for key in keys])
-    panels = [(title, curves) for title, curves in (("Training loss", total), ("Its parts", parts)) if curves]
-    if not panels:
-        return None
-    figure = new_figure(1000, 380 * len(panels))
-    all_axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
-    for axes, (title, curves) in zip(all_axes, panels, strict=True):
-        for curve, colour in zip(curves, _colours(len(curves)), strict=True):
-            _draw_noisy(axes, curve, colour)
-        _finish(axes, title, "loss", curves, log=True)
-        if len(curves) > 1:
+    parts = [_curve(rows, key, key.removeprefix("loss_")) for key in keys]
+    figure = _panels(("Training loss", "loss", [_curve(rows, "loss", "total")]), ("Its parts", "loss", parts))
+    for axes in figure.axes if figure else ():
+        if len(axes.get_legend_handles_labels()[0]) > 1:
             axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    all_axes[-1].set_xlabel("step")
     return figure
+
+
+def gradient_norm(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """The norm of the gradient before it was clipped."""
+    norm = _curve(_of_split(rows, "train"), "grad_norm", "gradient norm")
+    return _panels(("Gradient norm before clipping", "norm", [norm]))
 
 
 def learning_rates(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
@@ -77,19 +74,6 @@ def learning_rates(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
     handles = axes.get_lines()[: len(labelled)]
     title = "largest rate, groups" + (f" (and {hidden} lower ones)" if hidden else "")
     figure.legend(handles=handles, loc="outside right upper", fontsize=8, frameon=False, title=title, title_fontsize=8)
-    return figure
-
-
-def gradient_norm(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
-    """The norm of the gradient before it was clipped."""
-    curves = _known([_curve(_of_split(rows, "train"), "grad_norm", "gradient norm")])
-    if not curves:
-        return None
-    figure = new_figure(1000, 380)
-    axes = figure.subplots()
-    _draw_noisy(axes, curves[0], PALETTE[0])
-    _finish(axes, "Gradient norm before clipping", "norm", curves, log=True)
-    axes.set_xlabel("step")
     return figure
 
 
@@ -117,32 +101,38 @@ def average_precision(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
     return figure
 
 
-FIGURES = {
-    "losses": losses,
-    "average_precision": average_precision,
-    "gradient_norm": gradient_norm,
-    "learning_rates": learning_rates,
-}
+FIGURES = {function.__name__: function for function in (losses, average_precision, gradient_norm, learning_rates)}
 """What is drawn of a run's rows."""
 
 
 def compared_runs(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure | None:
     """AP and training loss of several runs by name; of each evaluation the better weights."""
-    scores = _known([_best_of_weights(_of_split(rows, "valid"), name) for name, rows in runs.items()])
-    costs = _known([_curve(_of_split(rows, "train"), "loss", name) for name, rows in runs.items()])
-    panels = [panel for panel in (("Average precision", "AP", scores), ("Training loss", "loss", costs)) if panel[2]]
+    scores = [_best_of_weights(_of_split(rows, "valid"), name) for name, rows in runs.items()]
+    costs = [_curve(_of_split(rows, "train"), "loss", name) for name, rows in runs.items()]
+    figure = _panels(("Average precision", "AP", scores), ("Training loss", "loss", costs), width_px=1200)
+    if figure is not None:
+        entries = figure.axes[0].get_legend_handles_labels()
+        figure.legend(*entries, loc="outside right upper", frameon=False, fontsize=8)
+    return figure
+
+
+def _panels(*panels: tuple[str, str, list[Curve]], width_px: int = 1000) -> Figure | None:
+    """A panel for each (title, quantity, curves) that has a value, over one axis of steps; AP is not smoothed.
+
+    A curve has the colour of its place, in every panel.
+    """
+    panels = tuple(panel for panel in panels if _known(panel[2]))
     if not panels:
         return None
-    colours = dict(zip(runs, _colours(len(runs)), strict=True))
-    figure = new_figure(1200, 400 * len(panels))
+    figure = new_figure(width_px, 380 * len(panels))
     all_axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
     for axes, (title, quantity, curves) in zip(all_axes, panels, strict=True):
-        for curve in curves:
-            draw = _draw_noisy if quantity == "loss" else _draw_plain
-            draw(axes, curve, colours[curve.label])
-        _finish(axes, title, quantity, curves, log=quantity == "loss")
+        for place, curve in enumerate(curves):
+            if np.isfinite(curve.values).any():
+                draw = _draw_plain if quantity == "AP" else _draw_noisy
+                draw(axes, curve, PALETTE[place % len(PALETTE)])
+        _finish(axes, title, quantity, _known(curves), log=quantity != "AP")
     all_axes[-1].set_xlabel("step")
-    figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
     return figure
 
 
@@ -254,9 +244,7 @@ def _finish(axes: Axes, title: str, quantity: str, curves: list[Curve], log: boo
     """Title, names of the axes, whole steps, and a logarithmic scale where the values span more than a factor of 3."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-    style_axes(axes)
-    axes.set_title(title, loc="left", fontweight="bold")
-    axes.set_ylabel(quantity)
+    style_axes(axes, title, "", quantity)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     first, last = axes.dataLim.intervalx
     if first == last:  # matplotlib would show a thousandth of a step
@@ -268,10 +256,6 @@ def _finish(axes: Axes, title: str, quantity: str, curves: list[Curve], log: boo
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=20))
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _colours(count: int) -> list[str]:
-    return [PALETTE[i % len(PALETTE)] for i in range(count)]
 
 
 def _ramp(count: int) -> list[tuple[float, ...]]:

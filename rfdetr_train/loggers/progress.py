@@ -3,15 +3,13 @@
 import logging
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import TaskID
 
 from rfdetr_train.loggers.console import CONSOLE, draws_bars
-from rfdetr_train.loggers.track import Bars, Clock, LineCounter
+from rfdetr_train.loggers.track import Bars, Clock, Counter
 
 log = logging.getLogger(__name__)
 
@@ -19,17 +17,30 @@ SHOWN_PARTS = ("class", "box", "giou")  # of the last layer; metrics.jsonl has t
 WIDE_TERMINAL = 120  # columns from which on the parts of the loss have room beside the bar
 
 
-class Progress(ABC):
-    """Counts steps, epochs and time; what is seen of it is the subclasses' part."""
+class Progress:
+    """Counts steps, epochs and time. Bars for the run, the epoch and an evaluation vanish at the end, the epochs' lines
+    stay; without bars there is a line every few steps as well."""
 
-    def __init__(self, total_steps: int = 0, steps_done: int = 0, clock: Clock = time.monotonic):
+    def __init__(
+        self,
+        total_steps: int = 0,
+        steps_done: int = 0,
+        clock: Clock = time.monotonic,
+        bars: Bars | None = None,
+        log_every_steps: int = 10,
+    ):
         """`total_steps` of the whole run, `steps_done` of them before this process (0 and 0: evaluation only)."""
         self.total_steps = total_steps
         self.steps_done = steps_done
         self._clock = clock
         self._started = clock()
         self._steps_before = steps_done
+        self.bars = bars
+        self._log_every_steps = log_every_steps
+        self._run, self._evaluation = self._counter("run"), self._counter("evaluation")
         self._begin_epoch("evaluation", 0, 0)
+        if total_steps:
+            self._run.show(steps_done, total_steps)
 
     def __enter__(self) -> Self:
         return self
@@ -39,11 +50,14 @@ class Progress(ABC):
 
     def start_epoch(self, epoch: int, num_epochs: int, num_steps: int, steps_done: int = 0) -> None:
         """Begin epoch `epoch` (from 0) of `num_steps` steps, `steps_done` of them before a resume."""
+        self._epoch.close()
         self._begin_epoch(f"epoch {epoch + 1}/{num_epochs}", num_steps, steps_done)
-        self.show_epoch_start()
+        if self.bars is not None:
+            self._epoch.show(steps_done, num_steps)
 
     def _begin_epoch(self, title: str, num_steps: int, steps_done: int) -> None:
         self.epoch_title = title
+        self._epoch = self._counter(title)
         self.epoch_steps = num_steps
         self.epoch_steps_done = steps_done
         self._epoch_started = self._clock()
@@ -61,7 +75,7 @@ class Progress(ABC):
         self._record |= record
         if record.get("loss") is not None and math.isfinite(record["loss"]):
             self._losses.append(record["loss"])
-        self.show_step()
+        self._show_step()
 
     def end_epoch(self, metrics: Mapping[str, Any]) -> None:
         """Log the epoch's line: its mean loss, then `metrics` in their order (none without an evaluation)."""
@@ -92,113 +106,37 @@ class Progress(ABC):
             texts.append(f"{record['memory_gib']:.1f} GiB")
         return "  ".join(texts)
 
-    @abstractmethod
-    def show_epoch_start(self) -> None:
-        """Show that an epoch begins."""
-
-    @abstractmethod
-    def show_step(self) -> None:
-        """Show the step just counted."""
-
-    @abstractmethod
     def start_evaluation(self, num_batches: int) -> None:
         """Begin an evaluation of `num_batches` batches."""
+        self._num_batches, self._batches_done = num_batches, 0
+        self._evaluation = self._counter("evaluation")
+        self._evaluation.show(0, num_batches)
 
-    @abstractmethod
     def advance_evaluation(self) -> None:
         """Count one batch."""
+        self._batches_done += 1
+        self._evaluation.show(self._batches_done, self._num_batches)
 
-    @abstractmethod
     def end_evaluation(self) -> None:
         """End the evaluation, finished or not."""
+        self._evaluation.close()
 
-    @abstractmethod
     def close(self) -> None:
         """Leave the terminal as it was; may be called twice."""
+        for counter in (self._evaluation, self._epoch, self._run):
+            counter.close()
 
+    def _counter(self, description: str) -> Counter:
+        return Counter(description, None, self._clock, self.bars)
 
-class BarProgress(Progress):
-    """Bars for the run, the epoch and an evaluation; they vanish at the end, the epochs' lines stay."""
-
-    def __init__(
-        self, total_steps: int = 0, steps_done: int = 0, clock: Clock = time.monotonic, console: Console = CONSOLE
-    ):
-        super().__init__(total_steps, steps_done, clock)
-        self._bars = Bars(console, clock)
-        self._run = self._bars.add_task(
-            "run", total=total_steps, completed=steps_done, note="", visible=total_steps > 0
-        )
-        self._epoch: TaskID | None = None
-        self._evaluation: TaskID | None = None
-        self._bars.start()
-
-    def show_epoch_start(self) -> None:
-        self._remove(self._epoch)
-        self._epoch = self._bars.add_task(
-            self.epoch_title, total=self.epoch_steps, completed=self.epoch_steps_done, note=""
-        )
-        self._bars.draw(now=True)
-
-    def show_step(self) -> None:
-        assert self._epoch is not None, "start_epoch comes before step"
-        note = self.step_text(with_parts=self._bars.console.width >= WIDE_TERMINAL)
-        self._bars.update(self._epoch, completed=self.epoch_steps_done, note=note)
-        self._bars.update(self._run, completed=self.steps_done, note=f"ETA {self.eta()}")
-        self._bars.draw()
-
-    def start_evaluation(self, num_batches: int) -> None:
-        self._evaluation = self._bars.add_task("evaluation", total=num_batches, note="")
-        self._bars.draw(now=True)
-
-    def advance_evaluation(self) -> None:
-        assert self._evaluation is not None, "start_evaluation comes before advance_evaluation"
-        self._bars.advance(self._evaluation)
-        self._bars.draw()
-
-    def end_evaluation(self) -> None:
-        self._remove(self._evaluation)
-        self._evaluation = None
-        self._bars.draw(now=True)
-
-    def close(self) -> None:
-        self._bars.stop()
-
-    def _remove(self, task: TaskID | None) -> None:
-        if task is not None:
-            self._bars.remove_task(task)
-
-
-class PlainProgress(Progress):
-    """A log line every few steps and one for each epoch."""
-
-    def __init__(
-        self, total_steps: int = 0, steps_done: int = 0, clock: Clock = time.monotonic, log_every_steps: int = 10
-    ):
-        super().__init__(total_steps, steps_done, clock)
-        self._log_every_steps = log_every_steps
-        self._evaluation: LineCounter | None = None
-
-    def show_epoch_start(self) -> None:
-        pass  # its first step has a line
-
-    def show_step(self) -> None:
-        done = self.epoch_steps_done
-        if done == 1 or done % self._log_every_steps == 0 or done == self.epoch_steps:
-            texts = [self.epoch_title, f"step {done}/{self.epoch_steps}", self.step_text(with_parts=True)]
-            log.info("%s", "  ".join([*texts, f"ETA {self.eta()}"]))
-
-    def start_evaluation(self, num_batches: int) -> None:
-        self._evaluation = LineCounter("evaluation", num_batches, self._clock)
-
-    def advance_evaluation(self) -> None:
-        assert self._evaluation is not None, "start_evaluation comes before advance_evaluation"
-        self._evaluation.advance()
-
-    def end_evaluation(self) -> None:
-        pass  # the metrics, logged by whoever asked for them, say that it has ended
-
-    def close(self) -> None:
-        pass  # a line of the log needs no ending
+    def _show_step(self) -> None:
+        done, total = self.epoch_steps_done, self.epoch_steps
+        if self.bars is not None:
+            self._run.set(self.steps_done, self.total_steps, f"ETA {self.eta()}")
+            self._epoch.show(done, total, self.step_text(with_parts=self.bars.console.width >= WIDE_TERMINAL))
+        elif done == 1 or done % self._log_every_steps == 0 or done == total:
+            texts = [self.epoch_title, f"step {done}/{total}", self.step_text(with_parts=True), f"ETA {self.eta()}"]
+            log.info("%s", "  ".join(texts))
 
 
 def make_progress(
@@ -216,8 +154,8 @@ def make_progress(
     if mode == "bar" and not console.is_terminal:
         log.warning("logger.progress=bar: the output is no terminal, so progress comes as plain lines")
     if (mode == "bar" and console.is_terminal) or (mode == "auto" and draws_bars(console)):
-        return BarProgress(total_steps, steps_done, console=console)
-    return PlainProgress(total_steps, steps_done, log_every_steps=log_every_steps)
+        return Progress(total_steps, steps_done, bars=Bars(console, time.monotonic))
+    return Progress(total_steps, steps_done, log_every_steps=log_every_steps)
 
 
 def _number(value: object) -> str:

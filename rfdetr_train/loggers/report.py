@@ -1,17 +1,22 @@
 """report.html: a run on one page that opens offline, made from the files of its folder at any time."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rfdetr_train.errors import UserError
 from rfdetr_train.loggers import diagnosis_plots, plots
-from rfdetr_train.loggers.files import EVALUATION_NAME, METRICS_NAME, SUMMARY_NAME, read_metrics
+from rfdetr_train.loggers.files import (
+    EVALUATION_NAME,
+    METRICS_NAME,
+    SHOWN_METRICS,
+    SUMMARY_NAME,
+    read_json,
+    read_metrics,
+)
 from rfdetr_train.loggers.page import as_figures, as_jpeg, write_page
 
 REPORT_NAME = "report.html"
-TILES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR100")
 SHEETS = {
     "train_batch": "A training batch as the network sees it",
     "*_samples": "The first pictures that were scored",
@@ -26,10 +31,10 @@ def write_report(run_dir: Path) -> Path:
     Raises UserError for a folder that holds neither metrics nor an evaluation.
     """
     rows = read_metrics(run_dir / METRICS_NAME) if (run_dir / METRICS_NAME).is_file() else []
-    evaluation = _read_json(run_dir / EVALUATION_NAME)
+    evaluation = read_json(run_dir / EVALUATION_NAME)
     if not rows and not evaluation:
         raise UserError(f"{run_dir}: no run to report: neither {METRICS_NAME} nor {EVALUATION_NAME} is there")
-    summary = _read_json(run_dir / SUMMARY_NAME)
+    summary = read_json(run_dir / SUMMARY_NAME)
     config_file = run_dir / "config.yaml"
     diagnosis = evaluation.get("diagnosis")
     return write_page(
@@ -38,10 +43,10 @@ def write_report(run_dir: Path) -> Path:
         name=run_dir.name,
         status=summary.get("status") or ("running" if rows else "evaluated"),
         facts=_facts(summary, rows, evaluation),
-        tiles={key: evaluation[key] for key in TILES if key in evaluation},
+        tiles={key: evaluation[key] for key in SHOWN_METRICS if key in evaluation},
         curves=as_figures(plots.FIGURES, rows),
         findings=as_figures(diagnosis_plots.FIGURES, diagnosis) if diagnosis else {},
-        classes=_classes(evaluation),
+        classes=classes_with_best(evaluation),
         sheets={title: as_jpeg(path) for name, title in SHEETS.items()
                 for path in sorted((run_dir / "plots").glob(f"{name}.png"))},
         config=config_file.read_text(encoding="utf-8") if config_file.is_file() else "",
@@ -69,22 +74,12 @@ def _facts(summary: Mapping[str, Any], rows: list[dict], evaluation: Mapping[str
     return {key: value for key, value in facts.items() if value}
 
 
-def _classes(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
+def classes_with_best(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row for each class; where there is a diagnosis with the point of its best F1."""
     diagnosis = evaluation.get("diagnosis") or {}
     best = [curve["best"] or {} for curve in diagnosis.get("curves", [])[1:]]
     rows = evaluation.get("per_class", [])
     return [{**row, **at} for row, at in zip(rows, best or [{}] * len(rows), strict=True)]
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: is no JSON ({error}); remove it") from error
-    return content if isinstance(content, dict) else {}
 
 
 def _duration(seconds: float) -> str:

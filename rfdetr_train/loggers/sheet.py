@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rfdetr_train.loggers.figure import DOTS_PER_INCH, PALETTE, drawable, families, new_figure, save_figure
+from rfdetr_train.loggers.figure import (
+    DOTS_PER_INCH,
+    PALETTE,
+    drawable,
+    families,
+    new_figure,
+    save_figure,
+    take_literally,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -164,6 +172,4 @@ def _add_legend(figure: Figure, labels: list[int], names: Sequence[str], with_pr
         handles.append(Patch(color="none", label=f"and {len(labels) - CLASSES_IN_LEGEND} more classes"))
     columns = max(1, min(len(handles), int(figure.get_figwidth() * DOTS_PER_INCH / 230)))
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-        text.set_fontfamily(families(text.get_text()))
+    take_literally(legend.get_texts())

@@ -69,8 +69,7 @@ def draw_sweep(jobs: Sequence[Scored]) -> Figure:
         (panels["importance"], _draw_importance, "Share of the variance of AP that an override explains"),
         (panels["course"], _draw_course, "Course of the sweep"),
     ):
-        style_axes(axes)
-        axes.set_title(title, loc="left", fontweight="bold")
+        style_axes(axes, title, "", "")  # its directions are named by who draws
         draw(axes, jobs)
     return figure
 

@@ -46,49 +46,50 @@ class Bars(Progress):
             self.refresh()
 
 
-class LineCounter:
-    """Logs `evaluation 120/1250` when enough time has passed since the last line."""
-
-    def __init__(self, description: str, total: int, clock: Clock):
-        self._description, self._total, self._clock = description, total, clock
-        self._done, self._logged = 0, clock()
-
-    def advance(self) -> None:
-        """Count one."""
-        self._done += 1
-        if self._clock() - self._logged >= SECONDS_BETWEEN_LINES:
-            self._logged = self._clock()
-            log.info("%s %d/%d", self._description, self._done, self._total)
-
-
 class Counter:
     """A context in which `show(done, total)` becomes a bar on a terminal, now and then a line elsewhere."""
 
-    def __init__(self, description: str, console: Console = CONSOLE, clock: Clock = time.monotonic) -> None:
-        self._description = description
-        self._clock = clock
-        self._said = clock()
-        self._bars = Bars(console, clock) if draws_bars(console) else None
+    def __init__(
+        self,
+        description: str,
+        console: Console | None = CONSOLE,
+        clock: Clock = time.monotonic,
+        bars: Bars | None = None,
+    ) -> None:
+        """`bars` that others share; without them and without a console it is lines."""
+        self._description, self._clock, self._said = description, clock, clock()
+        self._bars = Bars(console, clock) if bars is None and console and draws_bars(console) else bars
         self._task: TaskID | None = None
 
     def __enter__(self) -> "Counter":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._bars is not None:
-            self._bars.stop()
+        self.close()
 
-    def show(self, done: int, total: int | None) -> None:
-        """`done` of `total` (None: unknown) are over."""
+    def show(self, done: int, total: int | None, note: str = "") -> None:
+        """`done` of `total` (None: unknown) are over; beside the bar stands `note`."""
         if self._bars is not None:
-            self._draw(self._bars, done, total)
+            is_new = self._task is None
+            self.set(done, total, note)
+            self._bars.draw(now=is_new)
         elif self._clock() - self._said >= SECONDS_BETWEEN_LINES:
             self._said = self._clock()
             log.info("%s %d/%s", self._description, done, total if total is not None else "?")
 
-    def _draw(self, bars: Bars, done: int, total: int | None) -> None:
+    def set(self, done: int, total: int | None, note: str = "") -> None:
+        """What the next drawing shows."""
+        assert self._bars is not None
         if self._task is None:
-            self._task = bars.add_task(self._description, total=total, note="")
-            bars.start()
-        bars.update(self._task, completed=done, total=total)
-        bars.draw()
+            self._task = self._bars.add_task(self._description, total=total, note=note)
+            self._bars.start()
+        self._bars.update(self._task, completed=done, total=total, note=note)
+
+    def close(self) -> None:
+        """Take the bar away; asking again does nothing."""
+        if self._bars is not None and self._task is not None:
+            if len(self._bars.tasks) == 1:
+                self._bars.stop()
+            self._bars.remove_task(self._task)
+            self._bars.draw(now=True)
+            self._task = None

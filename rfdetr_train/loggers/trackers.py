@@ -8,7 +8,6 @@ import importlib.util
 import json
 import logging
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,24 +21,12 @@ log = logging.getLogger(__name__)
 NOT_METRICS = ("split", "step", "weights", "nonfinite")
 
 
-class Tracker(ABC):
-    """One run in one tracker."""
+class TensorBoard:
+    """Event files in `RUN/tensorboard`.
 
-    @abstractmethod
-    def log(self, metrics: dict[str, float], step: int) -> None:
-        """Numbers by name, such as `train/loss` or `valid/ema/AP`."""
-
-    @abstractmethod
-    def log_picture(self, path: Path, step: int) -> None:
-        """A PNG file."""
-
-    @abstractmethod
-    def close(self, status: str) -> None:
-        """The run has ended: completed, interrupted or failed."""
-
-
-class TensorBoard(Tracker):
-    """Event files in `RUN/tensorboard`."""
+    Each tracker is told of numbers by name, such as `train/loss` or `valid/ema/AP`, of PNG files, and at last of the
+    status that the run ended with: completed, interrupted or failed.
+    """
 
     def __init__(self, config: LoggerConfig, run_dir: Path, run_config: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -63,7 +50,7 @@ class TensorBoard(Tracker):
         self._writer.close()
 
 
-class WeightsAndBiases(Tracker):
+class WeightsAndBiases:
     """A run of W&B, in `RUN/wandb`; offline ones are sent later with `wandb sync`."""
 
     def __init__(self, config: LoggerConfig, run_dir: Path, run_config: Mapping[str, Any]) -> None:
@@ -91,7 +78,7 @@ class WeightsAndBiases(Tracker):
         self._run.finish(exit_code=0 if status == "completed" else 1)
 
 
-class MLflow(Tracker):
+class MLflow:
     """A run in an MLflow store: `logger.mlflow_uri`, by default an SQLite file beside the run folders."""
 
     def __init__(self, config: LoggerConfig, run_dir: Path, run_config: Mapping[str, Any]) -> None:
@@ -125,18 +112,15 @@ class MLflow(Tracker):
         self._client.set_terminated(self._run_id, states.get(status, "FAILED"))
 
 
-TRACKERS: dict[str, tuple[str, Callable[[LoggerConfig, Path, Mapping[str, Any]], Tracker]]] = {
-    "tensorboard": ("tensorboard", TensorBoard),
-    "wandb": ("wandb", WeightsAndBiases),
-    "mlflow": ("mlflow", MLflow),
-}
-"""Name -> the module that it needs, and how it is opened."""
+Tracker = TensorBoard | WeightsAndBiases | MLflow
+TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MLflow}
+"""By the names of the modules that they need."""
 
 
 def check_installed(names: Iterable[str]) -> None:
     """Refuse a tracker whose library is missing, before anything is done."""
     for name in names:
-        if importlib.util.find_spec(TRACKERS[name][0]) is None:
+        if importlib.util.find_spec(name) is None:
             raise UserError(f"logger.trackers={name}: is not installed; pip install 'rfdetr_train[{name}]'")
 
 
@@ -146,7 +130,7 @@ class Trackers:
     def __init__(self, config: LoggerConfig, run_dir: Path, run_config: Mapping[str, Any]) -> None:
         self._open: dict[str, Tracker] = {}
         for name in config.trackers:
-            self._open[name] = TRACKERS[name][1](config, run_dir, run_config)
+            self._open[name] = TRACKERS[name](config, run_dir, run_config)
             log.info("logger: %s", name)
 
     def __enter__(self) -> "Trackers":

@@ -103,9 +103,8 @@ class DecoderLayer(nn.Module):
 
     def _feed_forward(self, queries: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, D), in training a part of the rows after the other."""
-        rows = queries.flatten(
-            0, 1
-        )  # of three dimensions a linear layer makes a view, which ReLU in place first copies
+        # of three dimensions a linear layer makes a view, which ReLU in place first copies
+        rows = queries.flatten(0, 1)
         by_parts = self.training and rows.device.type == "cpu"
         parts = rows.split(FEED_FORWARD_ROWS) if by_parts else [rows]
         outputs = [self.linear2(functional.relu(self.linear1(part), inplace=True)) for part in parts]

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,21 @@ def test_resolve_prefers_as_asked(tmp_path: Path) -> None:
 def test_the_run_folder_of_a_checkpoint(tmp_path: Path) -> None:
     assert files.run_folder_of(tmp_path / "run/checkpoints/last.pt") == tmp_path / "run"
     assert files.run_folder_of(tmp_path / "copied.pt") is None
+
+
+def test_a_pickle_that_ends_too_early_is_named(tmp_path: Path) -> None:
+    """Found by random damage: the error that it raises has no words."""
+    files.save(tmp_path / "whole.pt", {"loop": {}})
+    with zipfile.ZipFile(tmp_path / "whole.pt") as whole, zipfile.ZipFile(tmp_path / "short.pt", "w") as short:
+        for name in whole.namelist():
+            content = whole.read(name)
+            short.writestr(name, content[:-1] if name.endswith("data.pkl") else content)
+    with pytest.raises(UserError, match=r"short\.pt: cannot be read as a checkpoint: EOFError"):
+        files.load(tmp_path / "short.pt")
+
+
+@pytest.mark.parametrize(("key", "value"), [("format", "1"), ("loop", [1]), ("label_map", [1]), ("config", None)])
+def test_parts_of_another_type_are_refused(tmp_path: Path, key: str, value: object) -> None:
+    torch.save({"format": 1, "loop": {}, key: value}, tmp_path / "a.pt")
+    with pytest.raises(UserError, match=rf"a\.pt: damaged, its {key} is a {type(value).__name__}"):
+        files.load(tmp_path / "a.pt")

@@ -13,7 +13,7 @@ from rfdetr_train.errors import UserError
 def host(server, monkeypatch: pytest.MonkeyPatch) -> str:
     """A host that publishes the server's content as nano."""
     md5 = hashlib.md5(server.content, usedforsecurity=False).hexdigest()
-    monkeypatch.setitem(PUBLISHED, "nano", PUBLISHED["nano"]._replace(md5=md5))
+    monkeypatch.setitem(PUBLISHED, "nano", (*PUBLISHED["nano"][:2], md5))
     return server.address("/")
 
 
@@ -45,7 +45,7 @@ def test_a_cached_file_that_is_not_the_published_one_is_the_users_to_remove(tmp_
 
 def test_the_table_is_the_published_one() -> None:
     assert HOST == "https://storage.googleapis.com/rfdetr/"
-    assert {name: (file.place, file.md5[:8]) for name, file in PUBLISHED.items()} == {
+    assert {name: (place, md5[:8]) for name, (_, place, md5) in PUBLISHED.items()} == {
         "nano": ("nano_coco/checkpoint_best_regular.pth", "fb6504cc"),
         "small": ("small_coco/checkpoint_best_regular.pth", "fb37061c"),
         "medium": ("medium_coco/checkpoint_best_regular.pth", "7223f764"),

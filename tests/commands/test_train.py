@@ -249,6 +249,14 @@ def test_more_epochs_are_the_same_run(run: Run) -> None:
     assert json.loads((second / "summary.json").read_text())["parent"] == str(first / "checkpoints/last.pt")
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_deterministic_operations_where_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
+    asked: list[tuple[bool, bool]] = []
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda mode, warn_only: asked.append((mode, warn_only)))
+    run("a", f"trainer.deterministic={wanted}", "trainer.max_steps=1", "logger.plots=false")
+    assert asked == [(wanted, True)]
+
+
 def test_the_last_step_of_a_cut_run_is_logged(run: Run) -> None:
     rows = read_metrics(run("a", "trainer.max_steps=2", "trainer.log_every_steps=50") / "metrics.jsonl")
     assert [row["step"] for row in rows if row["split"] == "train"] == [1, 2]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rfdetr_train.config import CocoDataConfig
+from rfdetr_train.config import DataConfig
 from rfdetr_train.data.categories import Category, decide_label_map
 from rfdetr_train.data.dataset import read_split
 from rfdetr_train.errors import UserError
@@ -74,7 +74,7 @@ def test_sparse_ids_in_any_order(tmp_path, coco_table, write_split, read):
     write_split(tmp_path, "train", table)
     write_split(tmp_path, "valid", table)
     dataset = read(tmp_path)
-    assert dataset.label_map.label_of_id == {3: 0, 17: 1, 90: 2}
+    assert dataset.label_map.category_ids == (3, 17, 90)
     assert dataset.label_map.names == ("ant", "bee", "zebra")
     assert dataset.splits["train"].record(0).labels.tolist() == [2, 0]
     assert [a["category_id"] for a in dataset.splits["valid"].to_coco()["annotations"]] == [90, 3]
@@ -127,15 +127,17 @@ def test_one_id_with_two_names(tmp_path, coco_table, write_split, read):
 
 def test_a_label_map_from_elsewhere(tmp_path, write_simple):
     write_simple(tmp_path)
-    split = read_split(CocoDataConfig(root=str(tmp_path)), "valid", LabelMap((0, 1), ("other", "cell")))
+    split = read_split(
+        DataConfig("coco", format="coco", root=str(tmp_path)), "valid", LabelMap((0, 1), ("other", "cell"))
+    )
     assert split.labels.tolist() == [1]
     with pytest.raises(UserError, match="category 1"):
-        read_split(CocoDataConfig(root=str(tmp_path)), "valid", LabelMap((0,), ("other",)))
+        read_split(DataConfig("coco", format="coco", root=str(tmp_path)), "valid", LabelMap((0,), ("other",)))
 
 
 def test_the_same_names_under_other_ids(tmp_path, write_simple, caplog):
     caplog.set_level("INFO")
     write_simple(tmp_path)
-    split = read_split(CocoDataConfig(root=str(tmp_path)), "valid", LabelMap((0,), ("cell",)))
+    split = read_split(DataConfig("coco", format="coco", root=str(tmp_path)), "valid", LabelMap((0,), ("cell",)))
     assert (split.labels.tolist(), split.label_map.category_ids) == ([0], (1,))
     assert "classes go by name, results have the ids here" in caplog.text

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rfdetr_train.cli import compose_config
-from rfdetr_train.config import CocoDataConfig, DataConfig, YoloDataConfig
+from rfdetr_train.config import DataConfig
 from rfdetr_train.data.dataset import READERS, cut_valid, open_reader, read_raw, read_split
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
@@ -80,9 +80,9 @@ def test_no_format_at_all(tmp_path, read):
 
 def test_contradicting_formats():
     with pytest.raises(UserError, match=r"data\.format=yolo: contradicts data=coco"):
-        CocoDataConfig(root="x", format="yolo")
+        DataConfig("coco", root="x", format="yolo")
     with pytest.raises(UserError, match=r"data\.format=auto: choose one of"):
-        YoloDataConfig(root="x", format="auto")
+        DataConfig("yolo", root="x", format="auto")
     with pytest.raises(UserError, match=r"data\.format=cocoa: choose one of"):
         DataConfig(name="auto", root="x", format="cocoa")
 
@@ -118,7 +118,7 @@ def test_the_cut_is_a_function_of_seed_and_file_names(tmp_path, write_twenty, re
     assert pictures_of(read(tmp_path / "a", valid_fraction=0.2).splits["valid"]) == first
     assert sorted(pictures_of(read(tmp_path / "b", valid_fraction=0.2).splits["valid"])) == sorted(first)
     assert pictures_of(read(tmp_path / "a", valid_fraction=0.2, split_seed=1).splits["valid"]) != first
-    config = CocoDataConfig(root=str(tmp_path / "a"), valid_fraction=0.2)
+    config = DataConfig("coco", format="coco", root=str(tmp_path / "a"), valid_fraction=0.2)
     assert pictures_of(read_split(config, "valid", LabelMap((1,), ("cell",)))) == first
     assert len(read_split(config, "train", LabelMap((1,), ("cell",)))) == 16
 
@@ -201,7 +201,9 @@ def test_names_that_are_numbers(tmp_path, write_animals, read):
 def test_a_saved_label_map_takes_the_joined_name_too(tmp_path, write_animals):
     """Another data set may call the joined class by its name."""
     write_animals(tmp_path, categories=[{**c, "name": "animal" if c["id"] == 5 else c["name"]} for c in ANIMALS])
-    config = CocoDataConfig(root=str(tmp_path), classes=[{"animal": ["dog", "cat"]}, {"vehicle": ["car"]}])
+    config = DataConfig(
+        "coco", format="coco", root=str(tmp_path), classes=[{"animal": ["dog", "cat"]}, {"vehicle": ["car"]}]
+    )
     split = read_split(config, "valid", LabelMap((2, 7), ("animal", "vehicle")))
     assert split.labels.tolist() == [0, 0, 1]
     assert split.dropped["boxes_of_other_classes"] == 2
@@ -258,11 +260,11 @@ def test_raw_rows_hold_the_faults(tmp_path, write_animals):
     table["annotations"][0] |= {"image_id": 99}
     table["annotations"][1] |= {"bbox": [90, 90, 50, -3]}
     file.write_text(json.dumps(table))
-    raw = read_raw(CocoDataConfig(root=str(tmp_path)), "train")
+    raw = read_raw(DataConfig("coco", format="coco", root=str(tmp_path)), "train")
     assert raw.box_image_ids.tolist() == [99, 1, 1, 1, 2]
     assert raw.boxes_xywh[1].tolist() == [90, 90, 50, -3]
     assert raw.describe([1, 4]) == "annotation ids 2, 5"
-    whole = CocoDataConfig(root=str(tmp_path), valid_fraction=0.5)
+    whole = DataConfig("coco", format="coco", root=str(tmp_path), valid_fraction=0.5)
     (tmp_path / "valid" / "_annotations.coco.json").unlink()
     assert np.array_equal(read_raw(whole, "valid").boxes_xywh, raw.boxes_xywh)
 
@@ -331,5 +333,5 @@ def test_hints_for_what_is_almost_a_data_set(tmp_path, write_animals, read):
     with pytest.raises(UserError, match=r"no usable box of data\.classes, gnu"):
         read(tmp_path, classes=["gnu"], valid_fraction=0.5)
     with pytest.raises(UserError, match="choose another with split=, of train") as caught:
-        read_split(CocoDataConfig(root=str(tmp_path)), "valid", LabelMap((1,), ("x",)))
+        read_split(DataConfig("coco", format="coco", root=str(tmp_path)), "valid", LabelMap((1,), ("x",)))
     assert "valid_fraction" not in str(caught.value)

@@ -7,7 +7,7 @@ import pytest
 
 from rfdetr_train.cli import compose_config
 from rfdetr_train.cli_help import explain
-from rfdetr_train.config import CocoDataConfig
+from rfdetr_train.config import DataConfig
 from rfdetr_train.data.dataset import read_dataset
 from rfdetr_train.errors import UserError
 
@@ -203,5 +203,5 @@ def test_progress_counts_the_sizes_that_are_read(tmp_path, coco_table, write_spl
         del image["width"]
     write_split(tmp_path, "train", table, pictures=False)
     seen = []
-    read_dataset(CocoDataConfig(root=str(tmp_path)), ("train",), lambda *counts: seen.append(counts))
-    assert seen == [(64, 70), (70, 70)]
+    read_dataset(DataConfig("coco", format="coco", root=str(tmp_path)), ("train",), lambda *counts: seen.append(counts))
+    assert seen == [(16, 70), (32, 70), (48, 70), (64, 70), (70, 70)]

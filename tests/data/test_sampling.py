@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rfdetr_train.config import CocoDataConfig
+from rfdetr_train.config import DataConfig
 from rfdetr_train.data.dataset import read_dataset
 from rfdetr_train.data.image_check import check_images
 from rfdetr_train.data.negatives import with_negatives
@@ -31,13 +31,13 @@ def root(tmp_path, coco_table, write_split):
 
 
 def draws(root: Path, **keys) -> list[float] | None:
-    config = CocoDataConfig(root=str(root), **keys)
+    config = DataConfig("coco", format="coco", root=str(root), **keys)
     found = draws_per_picture(read_dataset(config).splits["train"], config)
     return None if found is None else found.tolist()
 
 
 def joined(root: Path, folder: Path) -> Dataset:
-    return with_negatives(read_dataset(CocoDataConfig(root=str(root))), folder)
+    return with_negatives(read_dataset(DataConfig("coco", format="coco", root=str(root))), folder)
 
 
 def test_repeat_factors_by_hand(root, caplog):
@@ -67,7 +67,7 @@ def test_negatives_join_train_and_only_train(root, write_picture, tmp_path):
     assert train.record(17).boxes_xyxy.shape == (0, 4)
     assert len(set(train.image_ids.tolist())) == 18
     assert train.path(3) == root / "train/03.png"
-    found = draws_per_picture(train, CocoDataConfig(root=str(root), background=0.5))
+    found = draws_per_picture(train, DataConfig("coco", format="coco", root=str(root), background=0.5))
     assert found is not None
     assert np.array_equal(found[13:], np.full(5, 0.5))
 

@@ -210,6 +210,17 @@ def test_a_flip_mirrors_boxes_by_hand():
     torch.testing.assert_close(torch.stack(others, 1), plain.boxes_cxcywh[:, 1:], atol=1e-6, rtol=0)
 
 
+def test_a_picture_upside_down():
+    """Resized before and after, the pixels agree but for rounding."""
+    image, boxes, labels = painted()
+    plain = evaluation_view(image, boxes, labels, (480, 640), 384)
+    recipe = AugmentationConfig(name="upside down", vertical_flip=1.0)
+    turned = training_view(image, boxes, labels, (480, 640), 384, recipe, np.random.default_rng(0))
+    assert (turned.image.int() - plain.image.flip(-2).int()).abs().max() <= 1
+    expected = plain.boxes_cxcywh * torch.tensor([1, -1, 1, 1]) + torch.tensor([0, 1, 0, 0])
+    torch.testing.assert_close(turned.boxes_cxcywh, expected, atol=1e-6, rtol=0)
+
+
 def test_evaluation_boxes_by_hand():
     image, boxes, labels = painted()
     view = evaluation_view(image, boxes, labels, (480, 640), 384)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from rfdetr_train.config import CocoDataConfig
+from rfdetr_train.config import DataConfig
 from rfdetr_train.data.dataset import read_dataset
 from rfdetr_train.data.loader import evaluation_batches
 from rfdetr_train.data.placement import Placement
@@ -35,7 +35,7 @@ def split(tmp_path: Path) -> Split:
             Image.new("RGB", (image["width"], image["height"])).save(tmp_path / name / image["file_name"])
         table = {"images": images, "annotations": annotations, "categories": categories}
         (tmp_path / name / "_annotations.coco.json").write_text(json.dumps(table))
-    return read_dataset(CocoDataConfig(root=str(tmp_path))).splits["valid"]
+    return read_dataset(DataConfig("coco", format="coco", root=str(tmp_path))).splits["valid"]
 
 
 class Oracle(torch.nn.Module):

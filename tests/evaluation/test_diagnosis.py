@@ -5,10 +5,10 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+from coco_results import predictions_of
 
 from rfdetr_train.evaluation.coco_metrics import CocoEvaluator
 from rfdetr_train.evaluation.diagnosis import Diagnosis, diagnose
-from rfdetr_train.evaluation.predictions import Predictions
 
 BOXES = [  # image, category, box, crowd
     (1, 1, [0, 0, 100, 100], 0),
@@ -33,7 +33,7 @@ TRUTH = {
         for image, category, box, crowd in BOXES
     ],
 }
-PREDICTIONS = Predictions.from_results(
+PREDICTIONS = predictions_of(
     [{"image_id": i, "category_id": c, "bbox": box, "score": score} for i, c, box, score in FOUND]
 )
 
@@ -99,7 +99,7 @@ def test_class_agnostic_takes_a_wrong_class_for_right():
 
 @pytest.mark.parametrize("max_dets", [1, 300])
 def test_no_predictions_and_no_truth(max_dets):
-    nothing = Predictions.from_results([])
+    nothing = predictions_of([])
     found = diagnose(CocoEvaluator(TRUTH).truth, nothing, max_dets)
     assert found is not None
     assert found.errors["missed"]["count"] == 4

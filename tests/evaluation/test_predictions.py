@@ -1,6 +1,7 @@
 """Predictions as arrays, and the way to and from COCO's result format."""
 
 import torch
+from coco_results import predictions_of
 
 from rfdetr_train.evaluation.predictions import Predictions
 from rfdetr_train.labels import LabelMap
@@ -22,5 +23,5 @@ def test_there_and_back():
         {"image_id": 7, "category_id": 3, "bbox": [1.5, 2.0, 3.0, 4.0], "score": 0.1},
         {"image_id": 2, "category_id": 90, "bbox": [0.0, 0.0, 1.0, 1.0], "score": 0.9},
     ]
-    assert Predictions.from_results(results).to_results() == results
-    assert Predictions.from_results([]).to_results() == []
+    assert predictions_of(results).to_results() == results
+    assert predictions_of([]).to_results() == []

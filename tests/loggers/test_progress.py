@@ -2,10 +2,12 @@
 
 import logging
 import re
+import time
 
 import pytest
 
-from rfdetr_train.loggers.progress import BarProgress, PlainProgress, make_progress
+from rfdetr_train.loggers.progress import Progress, make_progress
+from rfdetr_train.loggers.track import Bars
 
 
 class Clock:
@@ -48,7 +50,7 @@ def drawn_lines(console):
 def test_lines_without_a_terminal(caplog):
     clock = Clock()
     with caplog.at_level(logging.INFO):
-        run(PlainProgress(40, clock=clock), clock)
+        run(Progress(40, clock=clock), clock)
     mean = sum(10.0 / (step + 1) for step in range(20)) / 20
     rest = "class 1.250  box 0.5000  giou 0.7500  lr 1.00e-04  12.3 img/s"
     assert caplog.messages[:4] == [
@@ -63,7 +65,7 @@ def test_lines_without_a_terminal(caplog):
 
 def test_lines_every_few_steps_and_from_a_resume(caplog):
     clock = Clock()
-    progress = PlainProgress(100, steps_done=57, clock=clock, log_every_steps=4)
+    progress = Progress(100, steps_done=57, clock=clock, log_every_steps=4)
     with caplog.at_level(logging.INFO):
         progress.start_epoch(2, 5, num_steps=20, steps_done=17)
         for _ in range(3):
@@ -75,7 +77,7 @@ def test_lines_every_few_steps_and_from_a_resume(caplog):
 
 def test_long_evaluation_says_that_it_lives(caplog):
     clock = Clock()
-    progress = PlainProgress(clock=clock)
+    progress = Progress(clock=clock)
     with caplog.at_level(logging.INFO):
         progress.start_evaluation(50)
         for _ in range(50):
@@ -88,7 +90,7 @@ def test_long_evaluation_says_that_it_lives(caplog):
 @pytest.mark.parametrize("bars", [False, True])
 def test_an_evaluation_without_an_epoch(console_of, caplog, bars):
     clock = Clock()
-    progress = BarProgress(clock=clock, console=console_of(80)) if bars else PlainProgress(clock=clock)
+    progress = Progress(clock=clock, bars=Bars(console_of(80), clock)) if bars else Progress(clock=clock)
     with caplog.at_level(logging.INFO), progress:
         progress.start_evaluation(1)
         clock.now += 3.0
@@ -100,7 +102,7 @@ def test_an_evaluation_without_an_epoch(console_of, caplog, bars):
 
 def test_an_epoch_without_an_evaluation(caplog):
     clock = Clock()
-    with caplog.at_level(logging.INFO), PlainProgress(1, clock=clock, log_every_steps=10) as progress:
+    with caplog.at_level(logging.INFO), Progress(1, clock=clock, log_every_steps=10) as progress:
         progress.start_epoch(0, 2, 5)
         progress.step({"loss": 2.0})
         clock.now += 1.0
@@ -109,7 +111,7 @@ def test_an_epoch_without_an_evaluation(caplog):
 
 
 def test_a_step_without_numbers_keeps_the_last_ones():
-    progress = PlainProgress()
+    progress = Progress()
     progress.start_epoch(0, 1, 5)
     progress.step(record(2.0))
     progress.step({})
@@ -122,7 +124,7 @@ def test_a_step_without_numbers_keeps_the_last_ones():
 def test_bars_fit_the_terminal_and_vanish(console_of, handler_on, width):
     console, clock = console_of(width), Clock()
     handler_on(console)
-    run(BarProgress(40, clock=clock, console=console), clock)
+    run(Progress(40, clock=clock, bars=Bars(console, clock)), clock)
     lines = drawn_lines(console)
     assert max(len(line) for line in lines) <= width
     parts = "  class 1.250  box 0.5000  giou 0.7500" if width == 200 else ""
@@ -138,7 +140,7 @@ def test_bars_fit_the_terminal_and_vanish(console_of, handler_on, width):
 def test_log_lines_go_above_the_bars(console_of, handler_on):
     console, clock = console_of(80), Clock()
     handler_on(console)
-    with BarProgress(10, clock=clock, console=console) as progress:
+    with Progress(10, clock=clock, bars=Bars(console, clock)) as progress:
         progress.start_epoch(0, 1, 10)
         logging.getLogger("rfdetr_train.test").warning("in between")
         lines = drawn_lines(console)
@@ -150,7 +152,7 @@ def test_log_lines_go_above_the_bars(console_of, handler_on):
 def test_drawing_costs_little(console_of):
     """Ten drawings a second at most, however fast the steps."""
     console, clock = console_of(80), Clock()
-    with BarProgress(1000, clock=clock, console=console) as progress:
+    with Progress(1000, clock=clock, bars=Bars(console, clock)) as progress:
         progress.start_epoch(0, 1, 1000)
         before = len(console.file.getvalue())
         for _ in range(1000):
@@ -162,7 +164,7 @@ def test_drawing_costs_little(console_of):
 
 def test_evaluation_alone_has_no_run_bar(console_of):
     console, clock = console_of(80), Clock()
-    with BarProgress(clock=clock, console=console) as progress:
+    with Progress(clock=clock, bars=Bars(console, clock)) as progress:
         progress.start_evaluation(2)
         progress.advance_evaluation()
         progress.end_evaluation()
@@ -173,7 +175,7 @@ def test_evaluation_alone_has_no_run_bar(console_of):
 
 def test_bars_are_taken_away_when_the_run_fails(console_of):
     console = console_of(80)
-    progress = BarProgress(10, console=console)
+    progress = Progress(10, bars=Bars(console, time.monotonic))
     progress.start_epoch(0, 1, 10)
     with pytest.raises(RuntimeError), progress:
         raise RuntimeError
@@ -183,15 +185,15 @@ def test_bars_are_taken_away_when_the_run_fails(console_of):
 
 def test_which_progress(console_of, caplog):
     terminal, pipe = console_of(80), console_of(terminal=False)
-    for mode, console, kind in (
-        ("auto", terminal, BarProgress),
-        ("bar", terminal, BarProgress),
-        ("plain", terminal, PlainProgress),
-        ("auto", pipe, PlainProgress),
-        ("plain", pipe, PlainProgress),
+    for mode, console, bars in (
+        ("auto", terminal, True),
+        ("bar", terminal, True),
+        ("plain", terminal, False),
+        ("auto", pipe, False),
+        ("plain", pipe, False),
     ):
         with make_progress(mode, 10, console=console) as progress:
-            assert type(progress) is kind
+            assert (progress.bars is not None) is bars
     assert not caplog.messages
-    assert type(make_progress("bar", 10, console=pipe)) is PlainProgress
+    assert make_progress("bar", 10, console=pipe).bars is None
     assert "logger.progress=bar" in caplog.text

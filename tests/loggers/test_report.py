@@ -6,11 +6,11 @@ from dataclasses import asdict
 from html.parser import HTMLParser
 
 import pytest
+from coco_results import predictions_of
 
 from rfdetr_train.errors import UserError
 from rfdetr_train.evaluation.coco_metrics import CocoEvaluator
 from rfdetr_train.evaluation.diagnosis import diagnose
-from rfdetr_train.evaluation.predictions import Predictions
 from rfdetr_train.loggers.files import MetricsFiles, write_json
 from rfdetr_train.loggers.report import write_report
 from rfdetr_train.loggers.sheet import Picture, draw_sheet
@@ -42,7 +42,7 @@ def fill(folder, class_name="ant"):
         "categories": [{"id": 1, "name": class_name}],
         "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 20, 20]}],
     }
-    found = Predictions.from_results([{"image_id": 1, "category_id": 1, "bbox": [0, 0, 20, 19], "score": 0.75}])
+    found = predictions_of([{"image_id": 1, "category_id": 1, "bbox": [0, 0, 20, 19], "score": 0.75}])
     evaluator = CocoEvaluator(truth)
     metrics = evaluator.evaluate(found)
     diagnosis = asdict(diagnose(evaluator.truth, found, 100))

@@ -120,7 +120,7 @@ def test_a_missing_library_is_refused(monkeypatch):
         LoggerConfig(trackers=["tensorbord"])
 
 
-class Failing(trackers_module.Tracker):
+class Failing:
     """Fails at the second row."""
 
     closed_as: list[str] = []  # noqa: RUF012
@@ -141,7 +141,7 @@ class Failing(trackers_module.Tracker):
 
 
 def test_a_failing_tracker_does_not_end_the_run(tmp_path, monkeypatch, caplog):
-    monkeypatch.setitem(trackers_module.TRACKERS, "wandb", ("json", Failing))
+    monkeypatch.setitem(trackers_module.TRACKERS, "wandb", Failing)
     with caplog.at_level(logging.ERROR):
         write("wandb", tmp_path / "run")
     assert "wandb HAS FAILED" in caplog.text
@@ -149,7 +149,7 @@ def test_a_failing_tracker_does_not_end_the_run(tmp_path, monkeypatch, caplog):
 
 
 def test_the_status_tells_how_the_run_ended(tmp_path, monkeypatch):
-    monkeypatch.setitem(trackers_module.TRACKERS, "wandb", ("json", Failing))
+    monkeypatch.setitem(trackers_module.TRACKERS, "wandb", Failing)
     config = LoggerConfig(trackers=["wandb"])
     for error in (Interrupted(2), KeyboardInterrupt(), ValueError()):
         with pytest.raises(type(error)), Trackers(config, tmp_path, {}):

@@ -38,4 +38,4 @@ def test_a_measurement_of_our_own_pipeline(script, tmp_path, monkeypatch, capsys
     assert 0 < row["ours, by the clock"][1] < 2 * row["ours"][1]
     assert row["cached"][1] > 0
     assert "96x72" in capsys.readouterr().out
-    assert {"machine", "versions", "commit", "side_px", "rounds"} < set(written)
+    assert {"machine", "versions", "commit", "options"} < set(written)

@@ -47,7 +47,7 @@ def _shown(size_px: tuple[int, int]) -> str:
 
 def sides_in_view_px(split: ExaminedSplit, model: ModelConfig, placement: Placement) -> np.ndarray:
     """float64 (K,), the root of each box's area once its picture is brought to the model's input."""
-    sizes_px = split.raw.sizes_px[split.owners[split.rows]]
+    sizes_px = split.raw.sizes_px[split.raw.owners[split.rows]]
     scale = np.array(placement.view_px(model.resolution)) / np.maximum(sizes_px, 1)
     if placement.letterbox:
         scale[:] = scale.min(axis=1, keepdims=True)
@@ -55,7 +55,7 @@ def sides_in_view_px(split: ExaminedSplit, model: ModelConfig, placement: Placem
 
 
 def _misplaced(split: ExaminedSplit) -> Iterator[Finding]:
-    boxes_xywh, sizes_px = split.raw.boxes_xywh[split.rows], split.raw.sizes_px[split.owners[split.rows]]
+    boxes_xywh, sizes_px = split.raw.boxes_xywh[split.rows], split.raw.sizes_px[split.raw.owners[split.rows]]
     inside = clip_boxes(boxes_xywh, sizes_px)[0]
     degenerate = (boxes_xywh[:, 2:] <= 0).any(axis=1)
     outside = ~degenerate & (inside[:, 2:] <= 0).any(axis=1)
@@ -78,7 +78,7 @@ def _repeated(split: ExaminedSplit) -> Iterator[Finding]:
     boxes_xyxy = torch.from_numpy(np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1))
     _, classes = np.unique([split.names[row] for row in rows], return_inverse=True)
     pairs: dict[bool, list[np.ndarray]] = {True: [], False: []}
-    for first, second in neighbours(split.owners[rows]):
+    for first, second in neighbours(split.raw.owners[rows]):
         same_place = iou_and_giou(boxes_xyxy[first], boxes_xyxy[second])[0].numpy() > SAME_IOU
         same_class = classes[first] == classes[second]
         for is_same, found in pairs.items():

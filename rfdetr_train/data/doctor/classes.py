@@ -54,7 +54,7 @@ def check_classes(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
 def check_ids(split: ExaminedSplit) -> Iterator[Finding]:
     """Annotations of no picture, ids given twice, holes among the ids of categories."""
     raw = split.raw
-    orphans = np.flatnonzero(split.owners < 0)
+    orphans = np.flatnonzero(split.raw.owners < 0)
     remedy = "remove them, or add their pictures; training drops them"
     yield from split.of_boxes("orphan_boxes", "warning", "annotations of pictures not in the file", orphans, remedy)
     names = {name: count for name, count in Counter(map(os.path.normpath, raw.file_names)).items() if count > 1}

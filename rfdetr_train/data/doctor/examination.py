@@ -92,7 +92,8 @@ def _negatives(reader: Reader, folder: Path) -> RawSplit:
     """`data.negatives` as a split without boxes."""
     paths = sorted(files_below(folder))
     names = [str(path.relative_to(folder)) for path in paths]
-    return split_of_named_boxes(folder, folder, names, reader.sizes_px(paths), [[]] * len(names), lambda xywh, _: xywh)
+    sizes_px = reader.sizes_px(folder, names)
+    return split_of_named_boxes(folder, folder, names, sizes_px, [[]] * len(names), lambda xywh, _: xywh)
 
 
 def _train_split(config: DataConfig, splits: dict[str, ExaminedSplit], findings: list[Finding]) -> Split | None:

@@ -30,12 +30,6 @@ class ExaminedSplit:
         return self.raw.folder / self.raw.file_names[picture]
 
     @cached_property
-    def owners(self) -> np.ndarray:
-        """int64 (M,), the picture of each box; -1 where it is of none."""
-        index_of_id = {image_id: index for index, image_id in enumerate(self.raw.image_ids.tolist())}
-        return np.array([index_of_id.get(i, -1) for i in self.raw.box_image_ids.tolist()], dtype=np.int64)
-
-    @cached_property
     def names(self) -> list[str]:
         """(M,), the class of each box; empty for one that data.classes leaves out."""
         known = {c.category_id: c.name for c in self.raw.categories}
@@ -47,14 +41,14 @@ class ExaminedSplit:
     def rows(self) -> np.ndarray:
         """int64 (K,), rows of the boxes of readable pictures and wanted classes, no crowds, in order of pictures."""
         readable = np.array([isinstance(picture, Measured) for picture in self.pictures] + [False])  # -1 is the last
-        wanted = readable[self.owners] & np.array([bool(name) for name in self.names], dtype=bool) & ~self.raw.crowd
+        wanted = readable[self.raw.owners] & np.array([bool(name) for name in self.names], dtype=bool) & ~self.raw.crowd
         rows = np.flatnonzero(wanted)
-        return rows[np.argsort(self.owners[rows], kind="stable")]
+        return rows[np.argsort(self.raw.owners[rows], kind="stable")]
 
     @cached_property
     def boxes_per_picture(self) -> np.ndarray:
         """int64 (N,), of the boxes looked at."""
-        return np.bincount(self.owners[self.rows], minlength=len(self.pictures))
+        return np.bincount(self.raw.owners[self.rows], minlength=len(self.pictures))
 
     @cached_property
     def readable(self) -> list[int]:
@@ -66,8 +60,10 @@ class ExaminedSplit:
     ) -> Iterator[Finding]:
         """A finding about boxes, if there are any; `count` where it is not that of the rows."""
         if len(rows):
-            ordered = sorted(rows.tolist(), key=lambda row: (self.owners[row], row))
-            groups = [(picture, list(group)) for picture, group in groupby(ordered, key=lambda row: self.owners[row])]
+            ordered = sorted(rows.tolist(), key=lambda row: (self.raw.owners[row], row))
+            groups = [
+                (picture, list(group)) for picture, group in groupby(ordered, key=lambda row: self.raw.owners[row])
+            ]
             places = [Place(self.name, int(picture), group) for picture, group in groups[:EXAMPLES] if picture >= 0]
             examples = [
                 f"{self.raw.file_names[picture] if picture >= 0 else 'no picture'}: {self.raw.describe(group)}"
@@ -91,7 +87,7 @@ class ExaminedSplit:
 
     def boxes_of(self, picture: int) -> list[int]:
         """The rows looked at of a picture."""
-        first, last = np.searchsorted(self.owners[self.rows], [picture, picture + 1])
+        first, last = np.searchsorted(self.raw.owners[self.rows], [picture, picture + 1])
         return self.rows[first:last].tolist()
 
 

@@ -1,9 +1,7 @@
 """Every picture looked at once: is it whole, how large, and what marks it out among others."""
 
 import hashlib
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -12,10 +10,9 @@ import numpy as np
 from PIL import Image
 
 from rfdetr_train.data.image_file import check_image, read_image
-from rfdetr_train.data.reader import Progress
+from rfdetr_train.data.reader import Progress, in_threads
 from rfdetr_train.errors import UserError
 
-_THREADS = min(16, 4 * (os.cpu_count() or 1))  # decoding lets other threads run
 _DECODED_AT_LEAST_PX = 64
 THUMBNAIL_PX = 16
 
@@ -38,13 +35,7 @@ def measure_pictures(
     paths: Sequence[Path], max_megapixels: float, progress: Progress | None = None
 ) -> list[Measured | UserError]:
     """Measure pictures in parallel; for one that cannot be read the reason."""
-    results: list[Measured | UserError] = []
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for result in pool.map(partial(measure, max_megapixels=max_megapixels), paths):
-            results.append(result)
-            if progress is not None:
-                progress(len(results), len(paths))
-    return results
+    return in_threads(partial(measure, max_megapixels=max_megapixels), paths, progress)
 
 
 def measure(path: Path, max_megapixels: float) -> Measured | UserError:
