@@ -7,4 +7,4 @@ ruff check .
 mypy
 lint-imports
 # two processes of one thread each are faster than one of two, and do not fight over the cores
-OMP_NUM_THREADS=1 python -m pytest -n 2 "$@"
+OMP_NUM_THREADS=1 python -m pytest -n 2 --dist worksteal "$@"

@@ -59,13 +59,12 @@ def load_untrusted(path: Path, extra_types: tuple[type, ...] = (), mapped: bool 
     """
     if not path.is_file():
         raise UserError(f"{path}: no such checkpoint file")
-    if path.stat().st_size == 0 or not (zipfile.is_zipfile(path) or _is_legacy_pickle(path)):
+    if path.stat().st_size == 0 or not (_is_archive(path) or _is_legacy_pickle(path)):
         raise UserError(f"{path}: cut off or not a checkpoint ({path.stat().st_size} bytes){_previous(path)}")
     try:
         with torch.serialization.safe_globals(list(extra_types)):
             # mapped, looking into a large file for its config reads only that
-            mmap = mapped and zipfile.is_zipfile(path)
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped and _is_archive(path))
     except pickle.UnpicklingError as error:
         raise UserError(
             f"{path}: holds more than tensors and plain values, so it is not loaded (it could run code)"
@@ -78,6 +77,13 @@ def load_untrusted(path: Path, extra_types: tuple[type, ...] = (), mapped: bool 
     return content
 
 
+def _is_archive(path: Path) -> bool:
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # damaged so that it seems to be one of several parts
+        return False
+
+
 def _is_legacy_pickle(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(1) == b"\x80"  # the first byte of a pickle
@@ -87,7 +93,7 @@ def _previous(path: Path) -> str:
     """The newest whole checkpoint beside a broken one of a run; its hard links are as broken as it is."""
     if run_folder_of(path) is None:
         return ""
-    others = [other for other in path.parent.glob("*.pt") if not other.samefile(path) and zipfile.is_zipfile(other)]
+    others = [other for other in path.parent.glob("*.pt") if not other.samefile(path) and _is_archive(other)]
     others.sort(key=lambda other: other.stat().st_mtime, reverse=True)
     return f"; the newest other one is {others[0]}" if others else ""
 

@@ -18,6 +18,7 @@ import rfdetr_train
 
 def versions() -> dict[str, str]:
     """Releases by package, the checkout, and the processor's kind."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "rfdetr_train": rfdetr_train.__version__,
         "python": platform.python_version(),
@@ -27,9 +28,7 @@ def versions() -> dict[str, str]:
         "numpy": numpy.__version__,
         "jpeg_decoder": _jpeg_decoder(),
         "commit": _commit(),
-        "processor": torch.cuda.get_device_name()
-        if torch.cuda.is_available()
-        else torch.backends.cpu.get_cpu_capability(),
+        "processor": gpu or torch.backends.cpu.get_cpu_capability(),
     }
 
 

@@ -11,6 +11,7 @@ class OptunaSweeperConfig:
     """Its keys: `hydra.sweeper.n_trials=50`."""
 
     _target_: str = "hydra_plugins.rfdetr_train_optuna.OptunaSweeper"
+    """The class that Hydra makes."""
     params: dict[str, Any] = field(default_factory=dict)
     """What is searched: {key: "interval(0.1, 1)", "tag(log, interval(1e-5, 1e-2))", "int(interval(1, 9))",
     "range(0, 100, 10)" or "choice(a, b)"}. On the command line: KEY=interval(0.1,1)."""

@@ -72,7 +72,7 @@ def read_raw(config: DataConfig, name: str, progress: Progress | None = None) ->
     Raises: UserError where a file cannot be understood.
     """
     reader = open_reader(config, progress)
-    return reader.read(_origin(config, name), _find_source(reader, config, name))
+    return reader.read_inside(_origin(config, name), _find_source(reader, config, name))
 
 
 def open_reader(config: DataConfig, progress: Progress | None = None) -> Reader:
@@ -167,7 +167,7 @@ def _build(
 ) -> dict[str, Split]:
     """The split `name`; where train and valid are cut from one, both."""
     origin = _origin(config, name)
-    raw = reader.read(origin, source)
+    raw = reader.read_inside(origin, source)
     has_ids = isinstance(reader, CocoReader | YoloReader)
     if by_name and label_map and config.class_of_name is None and has_ids:
         label_map = _with_own_ids(raw, label_map)

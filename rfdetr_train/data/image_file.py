@@ -74,9 +74,7 @@ def read_image(
 def check_image(
     path: str | os.PathLike, max_megapixels: float = MAX_MEGAPIXELS, decode: bool = False
 ) -> tuple[int, int]:
-    """Check that a picture is there and whole.
-
-    Unless `decode` asks for it, it is not decoded where its last bytes tell that none are missing.
+    """Check that a picture is there and whole; only if `decode` asks for it by decoding where its last bytes tell too.
 
     Returns: (height, width) in pixels, upright by its EXIF orientation.
     Raises: UserError as `read_image`.

@@ -58,6 +58,19 @@ class Reader(ABC):
     def read(self, split: str, source: Path) -> RawSplit:
         """Read `split` from its source. Raises: UserError that names the place of whatever is wrong in the files."""
 
+    def read_inside(self, split: str, source: Path) -> RawSplit:
+        """As `read`; a picture that a link leads out of the root is refused, since an archive may bring links along."""
+        raw = self.read(split, source)
+        root, folders = os.path.join(os.path.realpath(self.root), ""), dict[str, bool]()
+        for name in raw.file_names if self._allowed else ():
+            path = os.path.join(raw.folder, name)
+            folder = os.path.dirname(path)
+            if folder not in folders:
+                folders[folder] = os.path.join(os.path.realpath(folder), "").startswith(root)
+            if not folders[folder] or (os.path.islink(path) and not os.path.realpath(path).startswith(root)):
+                self.refuse_outside(os.path.realpath(path), Path(path))
+        return raw
+
     def evidence(self) -> Path | None:
         """What makes the root look like this format."""
         return next((source for split in SPLIT_NAMES for source in self.sources(split)), None)
@@ -79,8 +92,7 @@ class Reader(ABC):
     def inside_root(self, folder: Path, file_names: Sequence[str], source: Path) -> list[str]:
         """The file names as this system writes them; those that lead out of the root are refused.
 
-        An annotation file may come from anywhere. Judged by the names alone, so links that the owner placed inside the
-        root stay usable.
+        An annotation file may come from anywhere. Judged by the names alone; `read_inside` judges links.
         """
         names = [_local(name) if "\\" in name and not os.path.exists(folder / name) else name for name in file_names]
         for name in names:

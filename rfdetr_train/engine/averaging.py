@@ -34,6 +34,14 @@ def ema_update(decay: float, tau: float) -> Callable[[list[Tensor], list[Tensor]
     return update
 
 
+def swa_update(averages: list[Tensor], currents: list[Tensor], num_averaged: Tensor | int) -> None:
+    """`multi_avg_fn` for `AveragedModel`: torch's own, but for counters of a BatchNorm, which it cannot divide."""
+    if not averages[0].is_floating_point():
+        torch._foreach_copy_(averages, currents)
+        return
+    get_swa_multi_avg_fn()(averages, currents, num_averaged)
+
+
 class NoAverage:
     """`ema=none`: the same calls, and nothing kept."""
 
@@ -109,7 +117,7 @@ class SwaAverage(Average):
     kind = "swa"
 
     def __init__(self, raw: nn.Module, config: SwaConfig) -> None:
-        super().__init__(raw, get_swa_multi_avg_fn())
+        super().__init__(raw, swa_update)
         self.start_epoch = config.start_epoch
 
     def epoch_done(self, epoch: int) -> None:

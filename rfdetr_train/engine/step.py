@@ -137,7 +137,7 @@ class TrainStep:
                 result = self._accumulate(window, num_boxes, clip_norm)
                 break
             except torch.OutOfMemoryError as error:
-                reason = str(error).splitlines()[0]
+                reason = str(error).partition("\n")[0]
             self._restore(statistics)  # here the tensors of the failed attempt are gone
             self._shrink(window, reason)
         if result.skipped:

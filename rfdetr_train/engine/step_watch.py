@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class NonFiniteStep(UserError):
-    """Training has diverged; no checkpoint has been changed by it."""
+    """Training has diverged; no checkpoint holds a number that is not finite."""
 
 
 class StepWatch:
@@ -65,19 +65,17 @@ class StepWatch:
             files.save(file, self.repeatable(window))
         raise NonFiniteStep(
             f"training has diverged: {reason}; lower optimizer.lr or trainer.clip_norm, add warmup=linear, or use "
-            f"trainer.precision=fp32. Checkpoints are as they were. Look into it: python -m rfdetr_train replay {file}"
+            f"trainer.precision=fp32. No checkpoint holds such numbers. See python -m rfdetr_train replay {file}"
         )
 
     def repeatable(self, window: Sequence[Batch]) -> dict[str, Any]:
         """All that repeating a step on `window` needs, as a checkpoint without average and moments holds it."""
         saved = self.run.to_checkpoint()
-        groups = saved["optimizer"]["param_groups"]
-        batches = [{"images": batch.images, "targets": batch.targets} for batch in window]
         return {
             **saved,
             "ema": None,
-            "optimizer": {"state": {}, "param_groups": groups},
-            "window": batches,
+            "optimizer": {**saved["optimizer"], "state": {}},
+            "window": [{"images": batch.images, "targets": batch.targets} for batch in window],
             "pictures": self._names(window),
             "class_weights": self.class_weights,
             "precision": self.run.precision.name,

@@ -108,3 +108,14 @@ def test_parts_of_another_type_are_refused(tmp_path: Path, key: str, value: obje
     torch.save({"format": 1, "loop": {}, key: value}, tmp_path / "a.pt")
     with pytest.raises(UserError, match=rf"a\.pt: damaged, its {key} is a {type(value).__name__}"):
         files.load(tmp_path / "a.pt")
+
+
+def test_an_archive_that_seems_to_have_several_parts_is_named(tmp_path: Path) -> None:
+    """Found by random damage: Python's zipfile raises where it was asked whether this is an archive."""
+    files.save(tmp_path / "a.pt", {"loop": {}})
+    content = bytearray((tmp_path / "a.pt").read_bytes())
+    locator = content.rindex(b"PK\x06\x07")  # of ZIP64; the number of parts is its last field
+    content[locator + 16] = 2
+    (tmp_path / "b.pt").write_bytes(content)
+    with pytest.raises(UserError, match=r"b\.pt: cut off or not a checkpoint"):
+        files.load(tmp_path / "b.pt")

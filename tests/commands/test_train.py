@@ -350,7 +350,7 @@ def test_a_missing_data_root_is_refused_before_anything_is_built(tmp_path: Path)
 def test_a_resumed_run_is_whole_in_its_tracker(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[tuple[int, dict]] = []
 
-    class Recording(trackers.Tracker):
+    class Recording:
         def __init__(self, *args: object) -> None:
             rows.clear()
 
@@ -363,7 +363,7 @@ def test_a_resumed_run_is_whole_in_its_tracker(run: Run, monkeypatch: pytest.Mon
         def close(self, status: str) -> None:
             assert status == "completed"
 
-    monkeypatch.setitem(trackers.TRACKERS, "tensorboard", ("json", Recording))
+    monkeypatch.setitem(trackers.TRACKERS, "tensorboard", Recording)
     first = run("a", "logger=tensorboard", "trainer.epochs=1")
     assert [step for step, _ in rows] == [1, 2, 3, 3, 3]  # three steps, two kinds of weights
     before = list(rows)
@@ -371,3 +371,13 @@ def test_a_resumed_run_is_whole_in_its_tracker(run: Run, monkeypatch: pytest.Mon
     assert rows[:5] == before
     assert [step for step, _ in rows[5:]] == [4, 5, 6, 6, 6]
     assert rows[3][1].keys() >= {"valid/ema/AP"}
+
+
+def test_recomputed_activations_give_the_same_losses(run: Run) -> None:
+    kept, recomputed = (run(name, "trainer.epochs=1", *extra) for name, extra in (
+        ("kept", []), ("recomputed", ["trainer.checkpointing=true"]),
+    ))  # fmt: skip
+    losses = [[row["loss"] for row in read_metrics(folder / "metrics.jsonl") if "loss" in row]
+              for folder in (kept, recomputed)]  # fmt: skip
+    assert len(losses[0]) == 3
+    assert losses[0] == losses[1]

@@ -56,7 +56,7 @@ def check(name: str, pictures: Path, write: Callable[[Path], None]) -> None:
         for picture in pictures.glob("*.png"):
             (root / "train" / picture.name).symlink_to(picture)
         write(root)
-        config = DataConfig(name=name, root=folder, format=name)
+        config = DataConfig(name=name, root=folder, format=name, allow_outside_root=True)
         try:
             dataset = read_dataset(config, ("train",))
             raw = read_raw(config, "train")

@@ -87,11 +87,26 @@ def test_relative_root_trailing_slash_and_links(tmp_path, write_simple, monkeypa
     assert read("set/").root == tmp_path / "set"
 
 
-def test_a_linked_folder_inside_the_root(tmp_path, write_simple, read):
+def test_a_linked_folder_wants_permission_where_it_leads_out(tmp_path, write_simple, read):
     write_simple(tmp_path / "set")
     shutil.move(tmp_path / "set" / "train", tmp_path / "elsewhere")
     (tmp_path / "set" / "train").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"elsewhere.* leads out of .* data\.allow_outside_root=true"):
+        read(tmp_path / "set")
+    assert paths_of(read(tmp_path / "set", allow_outside_root=True))[0].is_file()
+    shutil.move(tmp_path / "elsewhere", tmp_path / "set" / "pool")
+    (tmp_path / "set" / "train").unlink()
+    (tmp_path / "set" / "train").symlink_to("pool")
     assert paths_of(read(tmp_path / "set"))[0].is_file()
+
+
+def test_a_linked_picture_that_leads_out_is_refused(tmp_path, write_simple, write_picture, read):
+    write_simple(tmp_path / "set")
+    (picture,) = (tmp_path / "set" / "train").glob("*.png")
+    picture.rename(tmp_path / "secret.png")
+    picture.symlink_to(tmp_path / "secret.png")
+    with pytest.raises(UserError, match=r"secret\.png.* leads out of"):
+        read(tmp_path / "set")
 
 
 @pytest.mark.parametrize("file_name", ["../../secret.png", "/etc/hostname", "x/../../../a.png", "a\0.png"])

@@ -103,12 +103,15 @@ def test_models_without_batch_norm_read_no_image() -> None:
     average.refresh_statistics(unread())
 
 
-def test_ema_copies_counters() -> None:
+@pytest.mark.parametrize("config", [EmaConfig(), SwaConfig(start_epoch=0)])
+def test_counters_are_copied(config: AveragingConfig) -> None:
+    """torch's own update of SWA would divide them, and fail."""
     model = nn.BatchNorm1d(2)
-    average = build_average(EmaConfig(), model)
-    for _ in range(3):
+    average = build_average(config, model)
+    for epoch in range(3):
         model(torch.randn(4, 2))
         average.step_done()
+        average.epoch_done(epoch)
     assert average.model.num_batches_tracked.item() == 3  # type: ignore[union-attr]
 
 
