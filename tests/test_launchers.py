@@ -18,18 +18,17 @@ import psutil
 import pytest
 from filelock import FileLock
 from omegaconf import OmegaConf
+from small_run import SMALL_MODEL
 
 from rfdetr_train import cli, launchers
 from rfdetr_train.errors import UserError
 from rfdetr_train.loggers.files import read_metrics
 
 SMALL = [
-    "model=tiny", "model.resolution=64", "model.encoder_width=24", "model.encoder_depth=2", "model.encoder_heads=2",
-    "model.feature_blocks=[1,2]", "model.hidden_dim=32", "model.ffn_dim=32", "model.num_queries=10",
-    "model.self_attention_heads=2", "model.cross_attention_heads=2", "model.group_detr=2",
+    *SMALL_MODEL,
     "data.train_images=4", "data.valid_images=2", "data.image_size_px=64", "data.num_workers=0",
     "trainer.batch_size=2", "trainer.precision=fp32", "trainer.log_every_steps=1", "trainer.epochs=1",
-    "weights=none", "logger.sample_images=1", "logger.plots=false",
+    "logger.sample_images=1", "logger.plots=false",
 ]  # fmt: skip
 LONG = [*SMALL, "trainer.epochs=60", "evaluation.every_epochs=1000"]
 """120 steps."""

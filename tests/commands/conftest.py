@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_run import SMALL_MODEL
 
 from rfdetr_train.cli import compose_config
 from rfdetr_train.commands.train import train
 
 SMALL = [
-    "model=tiny", "model.resolution=64", "model.encoder_width=24", "model.encoder_depth=2", "model.encoder_heads=2",
-    "model.feature_blocks=[1,2]", "model.hidden_dim=32", "model.ffn_dim=32", "model.num_queries=10",
-    "model.self_attention_heads=2", "model.cross_attention_heads=2", "model.group_detr=2",
+    *SMALL_MODEL,
     "data.train_images=10", "data.valid_images=4", "data.image_size_px=64", "data.num_workers=0",
     "trainer.batch_size=4", "trainer.precision=fp32", "trainer.log_every_steps=1", "optimizer.lr=1e-3",
-    "weights=none", "logger.sample_images=2",
+    "logger.sample_images=2",
 ]  # fmt: skip
 """Ten pictures in batches of four: three steps an epoch, the last of two pictures."""
 

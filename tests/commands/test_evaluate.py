@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image, ImageDraw
+from small_run import SMALL_MODEL
 
 from rfdetr_train.cli import compose_config
 from rfdetr_train.commands.evaluate import choose_data, evaluate, load_split
@@ -15,10 +16,8 @@ from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
 
 SMALL = [
-    "model=tiny", "model.resolution=64", "model.encoder_width=24", "model.encoder_depth=2", "model.encoder_heads=2",
-    "model.feature_blocks=[1,2]", "model.hidden_dim=32", "model.ffn_dim=32", "model.num_queries=10",
-    "model.self_attention_heads=2", "model.cross_attention_heads=2", "model.group_detr=2", "data.num_workers=0",
-    "trainer.batch_size=4", "trainer.precision=fp32", "trainer.max_steps=1", "optimizer.lr=1e-3", "weights=none",
+    *SMALL_MODEL, "data.num_workers=0",
+    "trainer.batch_size=4", "trainer.precision=fp32", "trainer.max_steps=1", "optimizer.lr=1e-3",
     "augmentation=none", "logger.sample_images=0",
 ]  # fmt: skip
 

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from small_run import SMALL_MODEL
 
 SMALL = [
-    "model=tiny", "model.resolution=64", "model.encoder_width=24", "model.encoder_depth=2", "model.encoder_heads=2",
-    "model.feature_blocks=[1,2]", "model.hidden_dim=32", "model.ffn_dim=32", "model.num_queries=10",
-    "model.self_attention_heads=2", "model.cross_attention_heads=2", "model.group_detr=2", "data.train_images=6",
+    *SMALL_MODEL, "data.train_images=6",
     "data.valid_images=2", "data.image_size_px=64", "data.num_workers=0", "trainer.batch_size=2",
-    "trainer.precision=fp32", "trainer.log_every_steps=1", "optimizer.lr=1e-3", "weights=none", "logger.plots=false",
+    "trainer.precision=fp32", "trainer.log_every_steps=1", "optimizer.lr=1e-3", "logger.plots=false",
     "checkpoint.every_steps=1", "checkpoint.keep=2", "evaluation.weights=raw",
 ]  # fmt: skip
 """Six pictures in batches of two: three steps an epoch."""

@@ -4,15 +4,15 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from small_run import SMALL_MODEL
+
 from rfdetr_train.loggers.files import read_metrics
 
 SMALL = [
-    "model=tiny", "model.resolution=64", "model.encoder_width=24", "model.encoder_depth=2", "model.encoder_heads=2",
-    "model.feature_blocks=[1,2]", "model.hidden_dim=32", "model.ffn_dim=32", "model.num_queries=10",
-    "model.self_attention_heads=2", "model.cross_attention_heads=2", "model.group_detr=2",
+    *SMALL_MODEL,
     "data.train_images=8", "data.valid_images=4", "data.image_size_px=64", "data.num_workers=0",
     "trainer.batch_size=4", "trainer.precision=fp32", "trainer.log_every_steps=1", "optimizer.lr=1e-3",
-    "weights=none", "logger.sample_images=1",
+    "logger.sample_images=1",
 ]  # fmt: skip
 
 
