@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import random
 import shutil
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -38,7 +37,7 @@ from rfdetr_train.engine.saver import Saver
 from rfdetr_train.engine.signals import StopSignals
 from rfdetr_train.engine.step import TrainStep
 from rfdetr_train.engine.step_watch import StepWatch
-from rfdetr_train.engine.trainer import Trainer
+from rfdetr_train.engine.trainer import IsHopeless, Trainer, never
 from rfdetr_train.engine.validator import Validator
 from rfdetr_train.errors import UserError
 from rfdetr_train.loggers.files import METRICS_NAME, MetricsFiles
@@ -51,8 +50,8 @@ from rfdetr_train.models.rfdetr import RFDETR, build_model
 log = logging.getLogger(__name__)
 
 
-def train(config: TrainConfig, run_dir: Path, **trial: Callable[[int, float | None], bool]) -> float | None:
-    """Train as `config` says, in `run_dir`, until a `trial`'s is_hopeless ends it; the best AP of the valid split."""
+def train(config: TrainConfig, run_dir: Path, is_hopeless: IsHopeless = never) -> float | None:
+    """Train as `config` says, in `run_dir`; the best AP of the valid split. `is_hopeless` may end it, see Trainer."""
     check_installed(config.logger.trackers)
     check_sources(config)
     seed_everything(config.seed)
@@ -68,7 +67,7 @@ def train(config: TrainConfig, run_dir: Path, **trial: Callable[[int, float | No
         keep_freed_memory()
     distributed.only_on_main(clear_leftovers, run_dir)
     with distributed.only_on_main(locked, run_dir):
-        return train_on(dataset, config, criterion, precision, run_dir, **trial)
+        return train_on(dataset, config, criterion, precision, run_dir, is_hopeless)
 
 
 def train_on(
@@ -77,7 +76,7 @@ def train_on(
     criterion: Criterion,
     precision: Precision,
     run_dir: Path,
-    **trial: Callable[[int, float | None], bool],
+    is_hopeless: IsHopeless,
 ) -> float | None:
     """The run itself, in a folder that is this job's own."""
     found = distributed.from_main(lambda: find_parent(config, run_dir))
@@ -108,7 +107,7 @@ def train_on(
             if distributed.is_main():
                 continue_metrics(parent, run_dir, run)
         signals, plots = StopSignals(), build_plots(config, dataset, run_dir)
-        trainer = build_trainer(run, run_dir, loader, length, criterion, saver, signals, plots, stack, **trial)
+        trainer = build_trainer(run, run_dir, loader, length, criterion, saver, signals, plots, stack, is_hopeless)
         summary = distributed.only_on_main(RunSummary, run_dir, run, saver, source, parent, plots)
         with summary.written_at_the_end(), signals:
             trainer.fit()
@@ -209,7 +208,7 @@ def build_trainer(
     signals: StopSignals,
     plots: RunPlots,
     stack: ExitStack,
-    **trial: Callable[[int, float | None], bool],
+    is_hopeless: IsHopeless,
 ) -> Trainer:
     """Connect the run to what trains, scores, shows and saves it."""
     config, valid = run.config, run.dataset.splits["valid"]
@@ -240,7 +239,7 @@ def build_trainer(
         Recorder, run_dir, progress, plots, length, every, config.logger, trackers, device
     )
     watch = StepWatch(run, criterion.class_weights, run_dir)
-    return Trainer(run, step, watch, loader, validator, recorder, saver, signals, **trial)
+    return Trainer(run, step, watch, loader, validator, recorder, saver, signals, is_hopeless)
 
 
 def continue_metrics(parent: Path, run_dir: Path, run: Run) -> None:

@@ -21,6 +21,14 @@ from rfdetr_train.engine.validator import Validator
 
 log = logging.getLogger(__name__)
 
+IsHopeless = Callable[[int, float | None], bool]
+"""Told the number of epochs and the AP after an evaluation: whether to go on is a waste."""
+
+
+def never(epochs: int, ap: float | None) -> bool:
+    """No run is hopeless."""
+    return False
+
 
 class Trainer:
     """Runs a run forward to the end of training."""
@@ -35,9 +43,9 @@ class Trainer:
         recorder: Recorder,
         saver: Saver,
         signals: StopSignals,
-        is_hopeless: Callable[[int, float | None], bool] = lambda epoch, ap: False,
+        is_hopeless: IsHopeless = never,
     ) -> None:
-        """`is_hopeless` is told the number of epochs and AP after each evaluation, and may end the run."""
+        """`is_hopeless` is asked after each evaluation but the last, and ends the run."""
         self.run = run
         self.step = step
         self.watch = watch
