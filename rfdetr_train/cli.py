@@ -56,6 +56,8 @@ def run(arguments: list[str]) -> int:
             find_command(arguments[0])(arguments[1:])
             return 0
         folder = Path()
+        if any(argument.startswith("sweep_dir=") for argument in arguments[1:]):
+            raise UserError("sweep_dir=: stands first, without -m: the sweep knows its own command line")
         if arguments[:1] and arguments[0].startswith("sweep_dir="):
             from rfdetr_train.sweeps.folder import continued
 

@@ -131,7 +131,7 @@ def _override_keys(arguments: list[str]) -> list[str]:
 def _key_hint(key: str, command: str) -> str | None:
     """`key: did you mean X?` if `key` is neither a key nor a group of the command's own config."""
     known = known_keys(command)
-    if key.startswith("hydra"):
+    if key.startswith("hydra") or key in ("launcher", "sweep_dir"):
         return None
     if key in known:
         members = sorted(name for name in known if name.startswith(f"{key}."))

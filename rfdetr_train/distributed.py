@@ -224,13 +224,17 @@ def share_of_memory(free: int, device: torch.device) -> int:
     return free if device.type == "cuda" else free // _on_this_machine()[1]
 
 
-def parallel(model: nn.Module) -> nn.Module:
+def parallel(model: nn.Module, all_used: bool = True) -> nn.Module:
     """What to call in place of `model`: its backward pass leaves the mean of all processes' gradients in `.grad`.
+
+    all_used: every parameter that trains takes part in the loss.
 
     To be made anew when parameters are frozen or no longer so. A BatchNorm normalises by each process's own share; the
     running statistics are the main process's.
     """
-    return DistributedDataParallel(model, gradient_as_bucket_view=True) if size() > 1 else model
+    if size() == 1:
+        return model
+    return DistributedDataParallel(model, gradient_as_bucket_view=True, find_unused_parameters=not all_used)
 
 
 def exchanging(network: nn.Module, now: bool) -> AbstractContextManager:

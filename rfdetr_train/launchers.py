@@ -47,6 +47,8 @@ def prepare_job(hydra: Any, is_sweep: bool) -> None:
     """Called in a job before anything else; `hydra` is its section of the config."""
     launcher, chosen = hydra.launcher, hydra.runtime.choices.get("launcher")
     require(is_sweep or chosen is None, "launcher", chosen, "starts the jobs of a sweep only; add -m, also for one job")
+    hparams = hydra.runtime.choices.get("hparams")
+    require(is_sweep or hparams is None, "hparams", hparams, "is searched by a study, which is a sweep; add -m")
     for key in ("nodes", "tasks_per_node"):
         value = launcher.get(key) or 1
         require(value == 1, f"hydra.launcher.{key}", value, "would run each job so often in one folder; give 1")

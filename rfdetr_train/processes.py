@@ -21,7 +21,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from rfdetr_train import distributed
 from rfdetr_train.commands import find_command
 from rfdetr_train.config import EvaluateConfig, TrainConfig
-from rfdetr_train.errors import Interrupted, JobFailed, UserError, require
+from rfdetr_train.errors import STOP_SIGNALS, Interrupted, JobFailed, UserError, require
 from rfdetr_train.loggers.console import silence
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,8 @@ def _take_part(command: str, config: Any, run_dir: Path, more: dict[str, Any]) -
 def _start(job: Job, logging_config: dict[str, Any], num_processes: int) -> float | None:
     """Start processes on this machine and wait for their end."""
     run_dir = job[2]
+    if multiprocessing.get_start_method(allow_none=True) not in multiprocessing.get_all_start_methods():
+        multiprocessing.set_start_method("spawn", force=True)  # joblib's own, which our children would not know
     said = multiprocessing.get_context("spawn").Event()
     _let_torch_speak_in_the_log_file_only()
     log.info("starting %d processes", num_processes)
@@ -120,9 +122,10 @@ def _passing_signals_on() -> Iterator[list[int]]:
     def pass_on(number: int, frame: FrameType | None) -> None:
         passed.append(number)
         for child in multiprocessing.active_children():
-            os.kill(child.pid or 0, number)
+            if child.pid is not None:
+                os.kill(child.pid, number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, pass_on) for number in STOP_SIGNALS}
     try:
         yield passed
     finally:

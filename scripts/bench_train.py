@@ -100,7 +100,8 @@ class Stopwatch:
 
     def __init__(self, step: Any, criterion: Any, model: Any) -> None:
         self.parts_s: dict[str, float] = {}
-        model.register_forward_pre_hook(lambda *_: self.mark("preparation"))
+        # before the second micro-batch it is the backward pass of the first that has ended
+        model.register_forward_pre_hook(lambda *_: self.mark("backward" if "loss" in self.parts_s else "preparation"))
         model.register_forward_hook(lambda *_: self.mark("forward"))
         criterion.match = self._timed(criterion.match, before="loss", after="matching")
         step.criterion = self._timed(criterion, before="forward", after="loss")

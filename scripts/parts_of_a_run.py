@@ -9,6 +9,7 @@ from rfdetr_train.config import TrainConfig
 from rfdetr_train.criterion import Criterion
 from rfdetr_train.data.sample import Batch
 from rfdetr_train.engine.averaging import NoAverage, build_average
+from rfdetr_train.engine.freezing import FrozenParts
 from rfdetr_train.engine.precision import Precision, choose_device
 from rfdetr_train.engine.step import TrainStep
 from rfdetr_train.matcher import match
@@ -36,9 +37,11 @@ def build_parts(overrides: list[str], num_classes: int = NUM_CLASSES) -> Parts:
     if config.trainer.checkpointing:
         model.recompute_activations()
     criterion = Criterion(config.model.num_queries, match)
+    FrozenParts(model, model.parameter_roles(), config.freeze)
     annotated = annotate(model.named_parameters(), model.parameter_roles(), config.optimizer)
     optimizer = build_optimizer(config.optimizer, annotated, precision.device)
-    step = TrainStep(model, criterion, optimizer, precision, config.trainer.clip_norm, config.model.group_detr)
+    sizes = (config.trainer.clip_norm, config.model.group_detr, config.model.input_channels)
+    step = TrainStep(model, criterion, optimizer, precision, *sizes)
     return Parts(config, model, criterion, step, build_average(config.ema, model))
 
 

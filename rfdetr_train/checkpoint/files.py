@@ -1,6 +1,7 @@
 """Checkpoint files: written whole or not at all, read without running anything that is in them."""
 
 import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,13 +63,13 @@ def load_untrusted(path: Path, extra_types: tuple[type, ...] = (), mapped: bool 
     if path.stat().st_size == 0 or not (_is_archive(path) or _is_legacy_pickle(path)):
         raise UserError(f"{path}: cut off or not a checkpoint ({path.stat().st_size} bytes){_previous(path)}")
     try:
-        with torch.serialization.safe_globals(list(extra_types)):
+        with torch.serialization.safe_globals(list(extra_types)), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old pickles
             # mapped, looking into a large file for its config reads only that
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped and _is_archive(path))
-    except pickle.UnpicklingError as error:
-        raise UserError(
-            f"{path}: holds more than tensors and plain values, so it is not loaded (it could run code)"
-        ) from error
+    except pickle.UnpicklingError:
+        message = f"{path}: holds more than tensors and plain values, so it is not loaded (it could run code)"
+        raise UserError(message) from None  # torch's own message says how to load it all the same
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]  # an EOFError says nothing
         raise UserError(f"{path}: cannot be read as a checkpoint: {reason}{_previous(path)}") from error

@@ -86,7 +86,10 @@ def load_split(config: EvaluateConfig, saved: dict[str, Any], label_map: LabelMa
     """The split to score, each picture looked at once."""
     data = choose_data(config, saved)
     with Counter("reading sizes of pictures") as counter:
-        split = read_split(data, config.split, label_map, counter.show)
+        try:
+            split = read_split(data, config.split, label_map, counter.show)
+        except UserError as error:
+            raise UserError(f"{error} (the checkpoint has learnt {', '.join(label_map.names[:20])})") from error
     unchecked = Dataset(Path(data.root), {split.name: split}, label_map)
     with Counter("checking pictures") as counter:
         checked = check_images(unchecked, data.on_error, counter.show, data.max_megapixels)

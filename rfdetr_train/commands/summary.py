@@ -3,7 +3,7 @@
 import errno
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,15 +53,27 @@ class RunSummary:
         except OSError as error:
             if error.errno not in DISK_FAULTS:
                 raise
+            logging.raiseExceptions = False  # train.log may lie on the same disk, and its complaint would bury ours
             raise UserError(
-                f"{error.filename or self.run_dir}: {error.strerror}; the run ends here. {self.saver.last} is as "
-                "it was saved: free space or mend the folder, then go on with resume=auto"
+                f"{error.filename or self.run_dir}: {error.strerror}; the run ends here. {self._left()}"
             ) from error
         finally:
-            with suppress(*[OSError] * (status == "failed")):  # the first failure is the one to be told of
-                write_json(self.run_dir / SUMMARY_NAME, self.to_plain(status))
-                self.plots.write_report()
+            self._write(status)
             self.show(status)
+
+    def _left(self) -> str:
+        """What there is to go on from after a fault of the disk."""
+        if not self.saver.last.is_file():
+            return "No checkpoint is left in its folder"
+        return f"{self.saver.last} is as it was saved: free space or mend the folder, then go on with resume=auto"
+
+    def _write(self, status: str) -> None:
+        try:
+            write_json(self.run_dir / SUMMARY_NAME, self.to_plain(status))
+            self.plots.write_report()
+        except OSError:
+            if status != "failed":  # else the first failure is the one to be told of
+                raise
 
     def to_plain(self, status: str) -> dict[str, Any]:
         """The content of summary.json."""

@@ -36,7 +36,7 @@ def plan_epoch(
         raise UserError("the train split has no pictures; there is nothing to learn from")
     draws = np.arange(num_images) if draws_per_picture is None else _draws(draws_per_picture, seed, epoch)
     order = draws[_rng(seed, _ORDER, epoch).permutation(len(draws))].tolist()
-    batches = [order[start : start + batch_size] for start in range(0, num_images, batch_size)]
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     return [batches[start : start + accumulation_steps] for start in range(0, len(batches), accumulation_steps)]
 
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn, update_bn
 
 from rfdetr_train.config import AveragingConfig, EmaConfig, SwaConfig
@@ -126,9 +127,21 @@ class SwaAverage(Average):
 
     def refresh_statistics(self, images: Iterable[Tensor]) -> None:
         """A BatchNorm's running statistics belong to no average of weights: one pass over the images finds them."""
-        has_batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.averaged.modules())
-        if has_batch_norm and self.num_updates:
-            update_bn(images, self.averaged.module)
+        pairs = zip(self.raw.modules(), self.averaged.module.modules(), strict=True)
+        norms = [(raw, own) for raw, own in pairs if isinstance(own, _BatchNorm) and own.affine]
+        if not norms or not self.num_updates:
+            return
+        for raw, own in norms:
+            own.weight.requires_grad_(bool(raw.weight.requires_grad))  # by which a norm tells whether it is frozen
+
+        def after_torchs_reset() -> Iterable[Tensor]:
+            for raw, own in norms:
+                if not raw.weight.requires_grad:
+                    own.load_state_dict(raw.state_dict())
+            yield from images
+
+        update_bn(after_torchs_reset(), self.averaged.module)
+        self.averaged.requires_grad_(False)
 
 
 def build_average(config: AveragingConfig, raw: nn.Module) -> NoAverage:

@@ -90,7 +90,7 @@ class Saver:
             self._drop_old()
 
     def _drop_old(self) -> None:
-        numbered = sorted(self.folder.glob("step-*.pt"), key=lambda path: int(path.stem.split("-")[1]))
+        numbered = sorted(self.folder.glob("step-*.pt"), key=lambda path: path.stat().st_mtime_ns)
         for path in numbered[: -self.config.keep]:
             path.unlink()
 

@@ -89,7 +89,7 @@ class TrainStep:
 
     def parameters_changed(self) -> None:
         """To be called when parameters have been frozen or are no longer so."""
-        self._network = distributed.parallel(self.model)
+        self._network = distributed.parallel(self.model, getattr(self.model, "all_used", True))
 
     def __call__(
         self, window: Sequence[Batch], measure_groups: bool = False, votes: Sequence[float] = ()

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from torch import Tensor
@@ -38,6 +38,7 @@ class StepWatch:
         self.class_weights = class_weights
         self.folder = folder
         self._losses: deque[float] = deque(maxlen=50)  # of the last steps
+        self._skipped: Sequence[Batch] = ()  # what the last skipped step was made on
 
     def look(self, window: Sequence[Batch], result: StepResult) -> None:
         """After each step, before it is counted. Raises NonFiniteStep after trainer.max_bad_steps skipped in a row."""
@@ -50,6 +51,7 @@ class StepWatch:
     def _count_skipped(self, window: Sequence[Batch], result: StepResult) -> None:
         loop = self.run.loop
         window = [batch for share in distributed.gather(list(window)) for batch in share if len(batch.images)]
+        self._skipped = window
         loop.skipped_steps += 1
         loop.skipped_in_a_row += 1
         log.warning("step %d is skipped: loss %s, gradient norm %s, on %s", loop.step + 1, result.losses["loss"],
@@ -59,7 +61,16 @@ class StepWatch:
         elif loop.skipped_in_a_row >= self.run.config.trainer.max_bad_steps:
             self._stop(window, f"{loop.skipped_in_a_row} steps in a row had a loss or gradient that is not finite")
 
-    def _stop(self, window: Sequence[Batch], reason: str) -> None:
+    def explain(self, error: UserError) -> UserError:
+        """Why an evaluation failed: divergence, if the steps before it were skipped; else what it says itself."""
+        if not (self._skipped and self.run.loop.skipped_in_a_row):
+            return error
+        try:
+            self._stop(self._skipped, f"{self.run.loop.skipped_in_a_row} steps were skipped; then {error}")
+        except NonFiniteStep as diverged:
+            return diverged
+
+    def _stop(self, window: Sequence[Batch], reason: str) -> NoReturn:
         file = self.folder / f"nonfinite-step-{self.run.loop.step + 1}.pt"
         if distributed.is_main():
             files.save(file, self.repeatable(window))

@@ -67,7 +67,12 @@ def load_trained_model(reference: str | Path, weights: str = "auto") -> TrainedM
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        raise UserError(f"{path}: its weights are not of the sizes that it tells: {str(error)[:400]}") from error
+        told = f"of the sizes that {'its model_name stands for' if 'recipe' in saved else 'it tells'}"
+        first = str(error).partition("\n")[2].strip()[:150]
+        raise UserError(
+            f"{path}: its weights are not {told}; a run of a model that fits them can begin from them, weights={path} "
+            f"({first} ...)"
+        ) from error
     return TrainedModel(model.eval(), label_map, path, kind, saved)
 
 

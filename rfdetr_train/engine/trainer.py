@@ -18,6 +18,7 @@ from rfdetr_train.engine.signals import StopSignals
 from rfdetr_train.engine.step import TrainStep
 from rfdetr_train.engine.step_watch import StepWatch
 from rfdetr_train.engine.validator import Validator
+from rfdetr_train.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -199,7 +200,10 @@ class Trainer:
 
     def _score(self, weights: str, model: nn.Module) -> dict[str, Any]:
         where = {"step": self.state.step, "epoch": self.state.epoch, "weights": weights}
-        validation = self.validator(model, on_batch=self.signals.raise_if_noted_anywhere)
+        try:
+            validation = self.validator(model, on_batch=self.signals.raise_if_noted_anywhere)
+        except UserError as error:
+            raise self.watch.explain(error) from error
         self.recorder.scored(where, validation)
         return {**where, **validation.metrics.overall}
 

@@ -66,7 +66,7 @@ def draw_sweep(jobs: Sequence[Scored]) -> Figure:
     panels = figure.subplot_mosaic([["jobs", "jobs"], ["importance", "course"]])
     for axes, draw, title in (
         (panels["jobs"], _draw_jobs, "Every job"),
-        (panels["importance"], _draw_importance, "Share of the variance of AP that an override explains"),
+        (panels["importance"], _draw_importance, "Share of AP's variance explained"),
         (panels["course"], _draw_course, "Course of the sweep"),
     ):
         style_axes(axes, title, "", "")  # its directions are named by who draws

@@ -82,6 +82,12 @@ class RFDETR(nn.Module):
         outputs["enc"] = {"logits": picked.logits, "boxes_cxcywh": picked.boxes_cxcywh}
         return outputs
 
+    @property
+    def all_used(self) -> bool:
+        """Whether every parameter takes part in the outputs; those of blocks behind the last feature block do not."""
+        backbone = self.backbone
+        return not isinstance(backbone, WindowedViT) or backbone.feature_blocks[-1] == len(backbone.vit.blocks)
+
     def parameter_roles(self) -> dict[str, ParameterRole]:
         """What every parameter is, by its name."""
         return parameter_roles(self, self.backbone.layers_above())

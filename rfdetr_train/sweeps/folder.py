@@ -12,6 +12,7 @@ from filelock import FileLock
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
+from omegaconf import OmegaConf
 
 from rfdetr_train.config import OptunaSweeperConfig
 from rfdetr_train.errors import UserError
@@ -31,6 +32,8 @@ class SweepBegins(Callback):
         if str(sweeper._target_).endswith("BasicSweeper"):
             given = [*(f"{key}={value}" for key, value in (sweeper.params or {}).items()), *config.hydra.overrides.task]
             jobs = BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(given), None)[0]
+        if any(_is_another(job, jobs[job.number]) for job in read_jobs(sweep_dir) if job.number < len(jobs)):
+            return  # its jobs refuse to run, see `run_job`; Hydra would only log what is raised here
         sweep = {
             "command": config.hydra.job.name,
             "arguments": sys.argv[1:],
@@ -69,6 +72,15 @@ def continued(sweep_dir: Path, extra: Sequence[str]) -> tuple[str, list[str], Pa
     return sweep["command"], list(last.values()), Path(sweep["working_folder"])
 
 
+def _is_another(earlier: Job, overrides: Sequence[str]) -> bool:
+    """Whether a job of this number has run with other overrides; a launcher's are not part of what it does."""
+    return sorted(_of_the_run(earlier.overrides)) != sorted(_of_the_run(overrides))
+
+
+def _of_the_run(overrides: Sequence[str]) -> list[str]:
+    return [override for override in overrides if not override.startswith("launcher=")]
+
+
 def _read_sweep(sweep_dir: Path) -> dict[str, Any]:
     path = sweep_dir / SWEEP_NAME
     if not path.is_file():
@@ -104,14 +116,21 @@ def run_job(hydra_config: Any, folder: Path, command: Callable[..., float | None
 
     sweep_dir, last = Path(hydra_config.sweep.dir).resolve(), folder / "checkpoints" / "last.pt"
     job = Job(hydra_config.job.num, list(hydra_config.overrides.task), str(folder.relative_to(sweep_dir)))
-    if (folder / JOB_NAME).is_file() and (earlier := Job.read(folder / JOB_NAME)).status in DONE:
+    earlier = Job.read(folder / JOB_NAME) if (folder / JOB_NAME).is_file() else None
+    if earlier and _is_another(earlier, job.overrides):
+        raise UserError(
+            f"{sweep_dir}: holds another sweep, whose job {job.number} is {' '.join(earlier.overrides)}; give another "
+            f"folder, or go on with that sweep: sweep_dir={sweep_dir}"
+        )
+    if earlier and earlier.status in DONE:
         return earlier.AP
     more: dict[str, Any] = {}
     if last.is_file():
         more["change"] = partial(dataclasses.replace, resume=str(last))
     study: tuple[Any, ...] = ()
+    keys: Any = OmegaConf.to_container(hydra_config.sweeper, resolve=True)  # a section alone would bring all along
     if hydra_config.runtime.choices["hydra/sweeper"] == "optuna" and hydra_config.job.name == "train":
-        study = (sweep_dir, OptunaSweeperConfig(**hydra_config.sweeper), job)
+        study = (sweep_dir, OptunaSweeperConfig(**keys), job)
         more["is_hopeless"] = partial(report, *study)
 
     def work() -> float | None:

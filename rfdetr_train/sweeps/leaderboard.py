@@ -30,7 +30,7 @@ def write_leaderboard(sweep_dir: Path, jobs: Sequence[Job], num_jobs: int, show:
         for job, values in zip(jobs, settings, strict=True)
         if job.AP is not None
     ]
-    figure = draw_sweep(scored) if scored and ended >= num_jobs else None
+    figure = draw_sweep(scored) if len(scored) > 1 and ended >= num_jobs else None
     if figure is not None:
         save_figure(figure, sweep_dir / "plots" / "sweep.png")
     page = {"name": sweep_dir.name, "status": status, "columns": columns, "rows": rows}

@@ -71,6 +71,14 @@ TWENTY = ["trainer.epochs=7", "trainer.max_steps=20", "data.train_images=9", "ev
 """Nine pictures in steps of four: in the last step of an epoch one picture, and no share for the second process."""
 
 
+def test_blocks_that_feed_nothing_do_not_disturb_the_exchange(run_many: Run) -> None:
+    """`model=base` has one: features after block 11 of 12."""
+    options = ["model.encoder_depth=3", "trainer.max_steps=3", "logger.plots=false"]
+    one = run_many("one", *options)
+    two = run_many("two", *options, "trainer.batch_size=2", "trainer.devices=2")
+    assert losses(two) == pytest.approx(losses(one), rel=1e-5)
+
+
 def test_two_processes_train_like_one_with_twice_the_batch(run_many: Run) -> None:
     """Up to float32 rounding, which AdamW makes larger; a picture lost or doubled would change far more."""
     one = run_many("one", *TWENTY, "evaluation.batch_size=2", "logger.plots=false")

@@ -93,6 +93,14 @@ def test_a_run_that_diverges_ends_with_a_step_to_replay(run: Run, capsys: pytest
     assert "loss_giou_enc" in shown
 
 
+def test_an_evaluation_of_diverged_weights_says_so_and_leaves_the_step(run: Run, tmp_path: Path) -> None:
+    """Fewer steps in an epoch than trainer.max_bad_steps: the evaluation meets the broken numbers first."""
+    rates = ["optimizer.lr=1e30", "optimizer.encoder_lr=1e30", "trainer.clip_norm=0"]
+    with pytest.raises(NonFiniteStep, match=r"2 steps were skipped; then .* score=nan .* replay "):
+        run("a", *rates, "trainer.epochs=2", "logger.plots=false", "evaluation.weights=raw")
+    assert (tmp_path / "runs/day/a/nonfinite-step-4.pt").is_file()
+
+
 def test_replay_finds_the_first_culprits(
     run: Run, poison: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,6 +81,16 @@ def test_pictures_are_drawn_as_often_as_asked():
     assert np.abs(counts.mean(axis=0) - asked).max() < 4 * 0.5 / 2000**0.5
 
 
+@pytest.mark.parametrize("often", [0.3, 2.5])  # fewer draws than pictures, and more
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_an_epoch_has_all_its_draws_in_as_many_steps_as_counted(often, batch_size):
+    plan = plan_epoch(10, batch_size, 2, seed=0, epoch=0, draws_per_picture=np.full(10, often))
+    batches = [batch for step in plan for batch in step]
+    assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
+    assert sum(map(len, batches)) == round(10 * often)
+    assert len(plan) == count_steps(round(10 * often), batch_size, 2)
+
+
 def test_the_sample_is_a_function_of_seed_and_epoch():
     asked = [0.5] * 40
     samples = [draws_of(asked, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from rfdetr_train.config import AveragingConfig, EmaConfig, SwaConfig
+from rfdetr_train.config import AveragingConfig, EmaConfig, FreezeConfig, FreezePartConfig, SwaConfig
 from rfdetr_train.engine.averaging import build_average, ema_decay
+from rfdetr_train.engine.freezing import FrozenParts
+from rfdetr_train.roles import ParameterRole
 
 
 def scalar_model(value: float) -> nn.Linear:
@@ -90,6 +92,21 @@ def test_swa_finds_the_statistics_of_batch_norms_anew() -> None:
     norm = average.model[0]  # type: ignore[index]
     assert norm.running_mean.tolist() == [3.0] * 3
     assert norm.running_var.tolist() == [0.0] * 3
+
+
+def test_swa_leaves_the_statistics_of_frozen_batch_norms_alone() -> None:
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3))
+    model[0].running_mean.fill_(5.0)
+    model[0].running_var.fill_(7.0)
+    parts = {"0": "encoder", "1": "decoder"}
+    roles = {name: ParameterRole(parts[name[0]], "norm") for name, _ in model.named_parameters()}
+    FrozenParts(model, roles, FreezeConfig(encoder=FreezePartConfig(always=True)))
+    average = build_average(SwaConfig(start_epoch=0), model)
+    average.epoch_done(0)
+    average.refresh_statistics(iter([torch.full((4, 3, 2, 2), 5.0)] * 2))
+    frozen, trained = average.model  # type: ignore[misc]
+    assert (frozen.running_mean.tolist(), frozen.running_var.tolist()) == ([5.0] * 3, [7.0] * 3)
+    assert trained.running_mean.tolist() == pytest.approx([0.0] * 3, abs=1e-6)  # of (5 - 5) / 7
 
 
 def test_models_without_batch_norm_read_no_image() -> None:

@@ -60,6 +60,16 @@ def test_an_interrupt_stops_the_sweep_and_the_rest_stays_queued(sweep: Callable)
     assert again.times_run() == [1, 2, 1]
 
 
+def test_a_folder_of_another_sweep_is_refused(sweep: Callable, tmp_path: Path) -> None:
+    """Else its jobs would pass for done."""
+    done = sweep("model=tiny", "seed=1,2")
+    again = sweep("model=tiny", "seed=3,4", f"hydra.sweep.dir={done.folder}")
+    assert again.code == 1
+    assert "holds another sweep, whose job 0 is model=tiny seed=1" in again.shown
+    assert done.times_run() == [1, 1]
+    assert [job["overrides"][-1] for job in done.jobs()] == ["seed=1", "seed=2"]
+
+
 def test_jobs_in_other_processes_tell_the_same_folder(sweep: Callable) -> None:
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     parallel = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
