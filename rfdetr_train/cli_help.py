@@ -152,7 +152,7 @@ def known_keys(command: str) -> set[str]:
     keys = _dotted(schema.COMMANDS[command], "")
     if command not in GROUP_COMMANDS:
         return keys
-    keys |= {"experiment", "hparams"}
+    keys |= {"experiment", "hparams"} if command == "train" else {"experiment"}
     for group, choices in schema.GROUPS.items():
         if group in keys:
             keys |= {key for choice in choices.values() for key in _dotted(choice, f"{group}.")}

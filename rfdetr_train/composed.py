@@ -11,7 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 from rfdetr_train.errors import UserError, did_you_mean
 
 PATH_KEYS = (
-    "run_dir", "data.root", "data.negatives", "weights_dir", "weights", "resume", "checkpoint", "source",
+    "run_dir", "data.root", "data.negatives", "data.cache_dir", "weights_dir", "weights", "resume", "checkpoint",
+    "source",
 )  # fmt: skip
 NOT_PATHS = ("", "auto", "coco", "none", "raw", "ema")
 

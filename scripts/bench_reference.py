@@ -133,13 +133,15 @@ def ours(task: str, model: str, precision: str, inputs: str) -> Callable[[Any], 
         parts.average.step_done()
         return result.losses["loss"]
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def detect() -> float:
         with parts.step.precision.autocast():
             return checksum(parts.model(images)["logits"])
 
     images = normalise(batch.images)
     parts.model.eval()
+    if task == "detect":
+        parts.step.precision.kept_casts().__enter__()  # as evaluating and predicting do, for the life of this process
     return timed(step if task == "train" else detect)
 
 

@@ -195,6 +195,41 @@ IN_RUNS: dict[type, dict[str, str]] = {
         **dict.fromkeys(("mosaic", "mixup", "copy_paste"), "data/test_composites.py"),
         "off_last_epochs": "test_config.py", "extra": "data/test_user_transforms.py",
     },
+    config.ShapesDataConfig: {
+        "root": "data/test_reader.py", "format": "data/test_dataset.py", "classes": "data/test_categories.py",
+        **dict.fromkeys(("valid_fraction", "split_seed"), "data/test_dataset.py"),
+        "allow_outside_root": "data/test_reader.py", "num_workers": "data/test_loader.py",
+        **dict.fromkeys(("on_error", "max_megapixels"), "data/test_image_check.py"),
+        **dict.fromkeys(("resize", "negatives", "background", "repeat_threshold"),
+                        "commands/test_shapes_and_sampling.py"),
+        **dict.fromkeys(("cache", "cache_dir"), "data/test_picture_cache.py"),
+        **dict.fromkeys(("train_images", "valid_images", "image_size_px", "shapes_seed"), "data/test_shapes.py"),
+    },
+    config.LoggerConfig: {
+        "progress": "loggers/test_progress.py", "group_norms": "commands/test_train.py",
+        "plots": "commands/test_strangers.py", "sample_images": "commands/test_train.py",
+        **dict.fromkeys(("trackers", "project", "wandb_mode", "mlflow_uri"), "loggers/test_trackers.py"),
+    },
+    config.EvaluateConfig: {
+        **dict.fromkeys(("checkpoint", "batch_size", "devices"), "commands/test_processes.py"),
+        "weights": "commands/test_shapes_and_sampling.py",
+        **dict.fromkeys(("split", "data", "backend", "max_dets", "sample_images"), "commands/test_evaluate.py"),
+        "device": "engine/test_precision.py", "precision": "engine/test_precision.py",
+        "progress": "loggers/test_progress.py", "run_dir": "test_cli.py",
+    },
+    config.PredictConfig: {
+        "weights": "commands/test_export.py",  # as in `export`
+        **dict.fromkeys(("checkpoint", "source", "threshold", "classes", "batch_size", "tile_px",
+                         "tile_overlap", "draw", "max_megapixels"), "commands/test_predict.py"),
+        "device": "engine/test_precision.py", "precision": "engine/test_precision.py", "run_dir": "test_cli.py",
+    },
+    config.ExportConfig: {
+        **dict.fromkeys(("checkpoint", "format", "opset", "weights"), "commands/test_export.py"),
+        "run_dir": "test_cli.py",
+    },
+    config.TorchSchedulerConfig: {
+        **dict.fromkeys(("_target_", "args", "interval", "monitor"), "optim/test_schedulers.py"),
+    },
 }  # fmt: skip
 
 

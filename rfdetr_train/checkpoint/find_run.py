@@ -38,7 +38,9 @@ def find_resume(resume: str | None, run_dir: Path, runs_dir: Path, config: dict[
                 log.info("going on from %s", path)
                 return path
     if resume == "auto":
-        log.warning("resume=auto: none of the %d runs under %s has this config; STARTING ANEW", len(others), runs_dir)
+        looked_at = len(folders | set(run_dir.glob("checkpoints")))
+        log.warning("resume=auto: none of the %d runs in %s and under %s has this config; STARTING ANEW",
+                    looked_at, run_dir, runs_dir)  # fmt: skip
     return None
 
 

@@ -42,6 +42,7 @@ def predict(config: PredictConfig, run_dir: Path) -> None:
         signals = stack.enter_context(StopSignals("finishing the batch"))
         counter = stack.enter_context(track.Counter("predicting"))
         writer = stack.enter_context(ResultWriter(run_dir, detector, config.draw))
+        stack.enter_context(detector.precision.kept_casts())
         sources = _readable(read_sources(root, files, config.max_megapixels), skipped)
         while batch := list(islice(sources, config.batch_size)):
             found = detector.predict(

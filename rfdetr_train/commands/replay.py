@@ -13,6 +13,7 @@ from rfdetr_train.config import ModelConfig
 from rfdetr_train.criterion import Criterion
 from rfdetr_train.data.listing import listed
 from rfdetr_train.data.sample import Batch
+from rfdetr_train.engine.freezing import hold_statistics
 from rfdetr_train.engine.precision import Precision, choose_device
 from rfdetr_train.engine.step import TrainStep
 from rfdetr_train.errors import UserError
@@ -60,6 +61,7 @@ def load_trained_part(saved: dict[str, Any]) -> RFDETR:
     trained = {name for group in saved["optimizer"]["param_groups"] for name in group["param_names"]}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trained)
+    hold_statistics(model)
     return model
 
 

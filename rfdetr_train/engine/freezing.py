@@ -24,6 +24,13 @@ def _keep_statistics(norm: _BatchNorm, _: object) -> None:
         norm.eval()
 
 
+def hold_statistics(model: nn.Module) -> None:
+    """Let BatchNorms that are frozen by now keep their statistics, for as long as they are frozen."""
+    for module in model.modules():
+        if isinstance(module, _BatchNorm) and _is_frozen(module):
+            module.register_forward_pre_hook(_keep_statistics)
+
+
 class FrozenParts:
     """The parts that `freeze` names, frozen at once: build the optimizer after this."""
 
@@ -41,9 +48,7 @@ class FrozenParts:
         for named in self.parameters.values():
             for _, parameter in named:
                 parameter.requires_grad_(False)
-        for module in model.modules():
-            if isinstance(module, _BatchNorm) and _is_frozen(module):
-                module.register_forward_pre_hook(_keep_statistics)
+        hold_statistics(model)
 
     @property
     def any_joins_later(self) -> bool:

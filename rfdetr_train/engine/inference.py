@@ -9,7 +9,7 @@ from rfdetr_train.engine.precision import Precision
 from rfdetr_train.postprocess import detections
 
 
-@torch.inference_mode()
+@torch.no_grad()  # in inference mode autocast would not keep its copies of the weights, see `Precision.kept_casts`
 def detect(
     model: nn.Module,
     batch: Batch,

@@ -49,6 +49,13 @@ class Precision:
         """The context of the forward pass."""
         return torch.autocast(self.device.type, dtype=DTYPES[self.name], enabled=self.name != "fp32")
 
+    def kept_casts(self) -> AbstractContextManager:
+        """To be entered around many forward passes of weights that stay: each is then cast once, not in every pass.
+
+        torch keeps the copies of weights that take gradients until the outermost autocast context is left.
+        """
+        return self.autocast()
+
 
 def _auto(device: torch.device) -> str:
     if device.type == "cuda":

@@ -90,7 +90,7 @@ class Validator:
             num_labels=len(self.label_map.names),
             input_channels=input_channels,
         )
-        self.progress = progress
+        self.precision, self.progress = precision, progress
 
     def __call__(self, model: nn.Module, on_batch: Callable[[], None] = lambda: None) -> Validation:
         """Score `model` (left in the mode that it had); `on_batch` is called between batches and may raise.
@@ -104,7 +104,7 @@ class Validator:
         found: dict[int, dict[str, Tensor]] = {}
         self.progress.start_evaluation(self.num_batches)
         try:
-            with closing(self.batches()) as batches:
+            with closing(self.batches()) as batches, self.precision.kept_casts():
                 for batch in batches:
                     image_ids = (target["image_id"] for target in batch.targets)
                     found |= zip(image_ids, self._detect(model, batch), strict=True)

@@ -97,6 +97,10 @@ def _draw_jobs(axes: Axes, jobs: Sequence[Scored]) -> None:
 def _draw_importance(axes: Axes, jobs: Sequence[Scored]) -> None:
     """A bar for each override, and a tick where chance alone would end it."""
     shares = importance(jobs)
+    if not shares:
+        axes.text(0.5, 0.5, "fewer than three jobs to compare, or all of one AP", transform=axes.transAxes, ha="center")
+        axes.set_axis_off()
+        return
     axes.bar(range(len(shares)), [explained for explained, _ in shares.values()], color=PALETTE[0], width=0.6)
     chance = [chance for _, chance in shares.values()]
     axes.plot(range(len(shares)), chance, "_", color=PALETTE[1], markersize=24, label="by chance alone")

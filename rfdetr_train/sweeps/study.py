@@ -82,7 +82,14 @@ def _overrides(trial: Any) -> list[str]:
 
 
 def _distribution(override: Any) -> Any:
-    """What Hydra's grammar of sweeps means to Optuna."""
+    """What Hydra's grammar of sweeps means to Optuna; UserError where it means nothing."""
+    try:
+        return _as_optuna_has_it(override)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{override.input_line}: cannot be searched: {error}") from error
+
+
+def _as_optuna_has_it(override: Any) -> Any:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     sweep, log = override.value(), "log" in override.value().tags

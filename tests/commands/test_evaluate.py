@@ -49,6 +49,11 @@ def test_a_run_with_its_own_cut_and_classes(yolo_root: Path, tmp_path: Path) -> 
     assert (summary["data"]["train"], summary["data"]["valid"], summary["data"]["classes"]) == (7, 3, ["pet"])
     config = compose_config("evaluate", [f"checkpoint={run_dir}", "data.num_workers=0", "sample_images=0"])
     assert evaluate(config, evaluation_dir) == best
+    config = dataclasses.replace(config, backend="pycocotools", max_dets=7)
+    (tmp_path / "another").mkdir()
+    evaluate(config, tmp_path / "another")
+    another = json.loads((tmp_path / "another" / "evaluation.json").read_text())
+    assert (another["backend"], another["max_dets"]) == ("pycocotools", 7)
     results = json.loads((evaluation_dir / "results.json").read_text())
     assert {result["category_id"] for result in results} == {0}
 

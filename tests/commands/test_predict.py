@@ -67,6 +67,11 @@ def test_a_folder_with_broken_files(tmp_path, checkpoint, folder, caplog):
         assert drawn.size == (90, 60)
 
 
+def test_pictures_above_max_megapixels_are_skipped(tmp_path, checkpoint, folder, caplog):
+    start(tmp_path, checkpoint, folder, "max_megapixels=0.005", "draw=false")  # 90x60 has 0.0054, 64x64 0.0041
+    assert caplog.text.count("skipped: /") == 3
+
+
 def test_threshold_classes_and_tiles(tmp_path, checkpoint, folder):
     _, content = start(tmp_path, checkpoint, folder / "a.jpg", "threshold=1.0", "draw=false")
     assert content["pictures"][0]["detections"] == []

@@ -1,7 +1,11 @@
-"""The device that a key means."""
+"""The device that a key means, and the copies of weights that autocast makes."""
+
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
+from torch import nn
+from torch.profiler import profile
 
 from rfdetr_train.engine.precision import Precision, choose_device
 from rfdetr_train.errors import UserError
@@ -25,3 +29,18 @@ def test_a_device_that_is_not_there_is_refused(name: str, words: str) -> None:
 def test_fp16_on_a_cpu_is_refused() -> None:
     with pytest.raises(UserError, match=r"trainer\.precision=fp16: a CPU has no fast fp16"):
         Precision("fp16", torch.device("cpu"))
+
+
+def test_weights_are_cast_once_for_many_passes() -> None:
+    layer, x = nn.Linear(64, 32), torch.randn(2, 64)
+    precision = Precision("bf16", torch.device("cpu"))
+
+    def casts(outer: AbstractContextManager) -> int:
+        with profile(record_shapes=True) as seen, torch.no_grad(), outer:
+            for _ in range(3):
+                with precision.autocast():
+                    layer(x)
+        return sum(event.name == "aten::_to_copy" and [32, 64] in event.input_shapes for event in seen.events())
+
+    assert casts(nullcontext()) == 3
+    assert casts(precision.kept_casts()) == 1

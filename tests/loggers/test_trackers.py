@@ -110,6 +110,24 @@ def test_mlflow(tmp_path):
     assert [artifact.path for artifact in client.list_artifacts(run.info.run_id)] == ["samples.png"]
 
 
+def test_the_store_and_the_mode_are_those_of_the_config(tmp_path, monkeypatch):
+    """What the libraries are asked for; that is all that the two keys do."""
+    mlflow, wandb = pytest.importorskip("mlflow"), pytest.importorskip("wandb")
+    asked = []
+
+    def refuse(**keys):
+        asked.append(keys)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(mlflow, "MlflowClient", refuse)
+    monkeypatch.setattr(wandb, "init", refuse)
+    config = LoggerConfig(mlflow_uri="http://host:5000", wandb_mode="online")
+    for name in ("mlflow", "wandb"):
+        with pytest.raises(ValueError, match="enough"):
+            trackers_module.TRACKERS[name](config, tmp_path, {"run_dir": str(tmp_path)})
+    assert (asked[0]["tracking_uri"], asked[1]["mode"]) == ("http://host:5000", "online")
+
+
 def test_a_missing_library_is_refused(monkeypatch):
     monkeypatch.setattr(trackers_module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
