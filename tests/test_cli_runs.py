@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from rfdetr_train.loggers.files import read_metrics
+from small_run import finish, losses
 
 SMALL = [
     "model=tiny", "model.resolution=64", "model.encoder_depth=2", "model.feature_blocks=[1,2]", "model.num_queries=10",
@@ -29,16 +28,6 @@ def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-def finish(process: subprocess.Popen[str], code: int) -> str:
-    shown, _ = process.communicate(timeout=240)
-    assert process.returncode == code, shown
-    return shown
-
-
-def losses(run_dir: Path) -> list[float]:
-    return [row["loss"] for row in read_metrics(run_dir / "metrics.jsonl") if row["split"] == "train"]
 
 
 def run_folders(cwd: Path) -> list[Path]:

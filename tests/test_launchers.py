@@ -18,11 +18,10 @@ import psutil
 import pytest
 from filelock import FileLock
 from omegaconf import OmegaConf
-from small_run import SMALL_MODEL
+from small_run import SMALL_MODEL, finish, losses
 
 from rfdetr_train import cli, launchers
 from rfdetr_train.errors import UserError
-from rfdetr_train.loggers.files import read_metrics
 
 SMALL = [
     *SMALL_MODEL,
@@ -52,16 +51,6 @@ def started(*arguments: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
-
-
-def finish(process: subprocess.Popen[str], code: int) -> str:
-    shown, _ = process.communicate(timeout=240)
-    assert process.returncode == code, shown
-    return shown
-
-
-def losses(run_dir: Path) -> list[float]:
-    return [row["loss"] for row in read_metrics(run_dir / "metrics.jsonl") if row["split"] == "train"]
 
 
 def wait_for_rows(cwd: Path, job: str, rows: int) -> Path:

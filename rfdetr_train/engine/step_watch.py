@@ -66,14 +66,18 @@ class StepWatch:
         if not (self._skipped and self.run.loop.skipped_in_a_row):
             return error
         try:
-            self._stop(self._skipped, f"{self.run.loop.skipped_in_a_row} steps were skipped; then {error}")
+            reason = f"{self.run.loop.skipped_in_a_row} steps were skipped; then {error}"
+            self._stop(self._skipped, reason, done_before=self.run.loop.step - 1)
         except NonFiniteStep as diverged:
             return diverged
 
-    def _stop(self, window: Sequence[Batch], reason: str) -> NoReturn:
-        file = self.folder / f"nonfinite-step-{self.run.loop.step + 1}.pt"
+    def _stop(self, window: Sequence[Batch], reason: str, done_before: int | None = None) -> NoReturn:
+        """Save the step on `window`, before which the run had made `done_before` steps, by default all that count."""
+        done_before = self.run.loop.step if done_before is None else done_before
+        file = self.folder / f"nonfinite-step-{done_before + 1}.pt"
         if distributed.is_main():
-            files.save(file, self.repeatable(window))
+            content = self.repeatable(window)
+            files.save(file, {**content, "loop": {**content["loop"], "step": done_before}})
         raise NonFiniteStep(
             f"training has diverged: {reason}; lower optimizer.lr or trainer.clip_norm, add warmup=linear, or use "
             f"trainer.precision=fp32. No checkpoint holds such numbers. See python -m rfdetr_train replay {file}"

@@ -1,8 +1,6 @@
 import io
-import json
 import re
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +8,7 @@ from torch import nn
 
 from rfdetr_train.checkpoint.regroup import load_optimizer_state, restore_optimization
 from rfdetr_train.checkpoint.regroup_scheduler import regroup_scheduler_state
-from rfdetr_train.checkpoint.saved_optimizer import read_saved, reference_groups, reference_order, with_names
+from rfdetr_train.checkpoint.saved_optimizer import read_saved, with_names
 from rfdetr_train.config import (
     AdafactorConfig,
     AdagradConfig,
@@ -34,7 +32,6 @@ from rfdetr_train.optim.param_groups import annotate
 from rfdetr_train.optim.schedulers import build_scheduler
 from rfdetr_train.roles import ParameterRole
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 T = "torch.optim.lr_scheduler."
 COSINE = CosineScheduleConfig(min_factor=0.1)
 ROLES = {
@@ -571,32 +568,3 @@ def test_a_rule_that_splits_a_group():
     share = first.rates()["head.weight"] / 1e-4
     assert second.rates()["head.bias"] == pytest.approx(1e-2 * share, rel=1e-13)
     assert_equal_moments(second, first)
-
-
-def test_order_of_the_references_groups():
-    """Its own list for nano: everything else, the encoder, the decoder."""
-    rows = json.loads((FIXTURES / "reference_param_groups.json").read_text())["nano"]["parameters"]
-    names = [row["name"] for row in rows]
-    encoder_first = sorted(names, key=lambda name: not name.startswith("backbone.0.encoder."))
-    assert encoder_first != names
-    assert reference_order(encoder_first) == names
-
-
-@pytest.mark.parametrize("model", ["nano", "small", "medium"])
-def test_how_newer_releases_join_the_groups(model: str):
-    """By equal hyperparameters in order of appearance, here from the rates and decays that the reference gives."""
-    rows = json.loads((FIXTURES / "reference_param_groups.json").read_text())[model]["parameters"]
-    joined: dict[tuple[float, float], list[str]] = {}
-    for row in rows:
-        joined.setdefault((row["lr"], row["weight_decay"]), []).append(row["name"])
-    assert reference_groups(row["name"] for row in rows) == list(joined.values())
-
-
-@pytest.mark.parametrize(("recipe", "groups"), [
-    ({"weight_decay": 0.0}, 16), ({"component_decay": 1.0}, 27), ({"layer_decay": 1.0}, 4),
-    ({"weight_decay": 0.0, "component_decay": 1.0, "layer_decay": 1.0}, 2),
-])  # fmt: skip
-def test_a_recipe_without_some_of_its_decays_joins_more(recipe: dict[str, float], groups: int):
-    """As many groups as release 1.11.2 makes of nano."""
-    rows = json.loads((FIXTURES / "reference_param_groups.json").read_text())["nano"]["parameters"]
-    assert len(reference_groups((row["name"] for row in rows), **recipe)) == groups

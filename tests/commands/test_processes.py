@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from comparison import rows_without_speed
 from conftest import SMALL
+from small_run import losses
 
 from rfdetr_train import processes
 from rfdetr_train.checkpoint import files
 from rfdetr_train.cli import compose_config
 from rfdetr_train.errors import Interrupted, JobFailed, UserError
-from rfdetr_train.loggers.files import read_metrics
 
 Run = Callable[..., Path]
 FAULT = """
@@ -61,10 +61,6 @@ def run_many(shapes_root: Path, tmp_path: Path) -> Run:
         return run_dir
 
     return start
-
-
-def losses(run_dir: Path) -> list[float]:
-    return [row["loss"] for row in read_metrics(run_dir / "metrics.jsonl") if row["split"] == "train"]
 
 
 TWENTY = ["trainer.epochs=7", "trainer.max_steps=20", "data.train_images=9", "evaluation.every_epochs=7"]

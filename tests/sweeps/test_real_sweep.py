@@ -4,9 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from small_run import SMALL_MODEL
-
-from rfdetr_train.loggers.files import read_metrics
+from small_run import SMALL_MODEL, losses
 
 SMALL = [
     *SMALL_MODEL,
@@ -14,10 +12,6 @@ SMALL = [
     "trainer.batch_size=4", "trainer.precision=fp32", "trainer.log_every_steps=1", "optimizer.lr=1e-3",
     "logger.sample_images=1",
 ]  # fmt: skip
-
-
-def losses(run_dir: Path) -> list[float]:
-    return [row["loss"] for row in read_metrics(run_dir / "metrics.jsonl") if row["split"] == "train"]
 
 
 def test_a_job_leaves_the_process_as_it_found_it(sweep: Callable, tmp_path: Path) -> None:
