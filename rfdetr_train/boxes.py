@@ -1,9 +1,10 @@
 """Boxes as pure functions.
 
-Formats: cxcywh is centre and size, xyxy is the upper left and the lower right corner; x to the right, y down. The
-functions do not mind the unit, as long as all boxes of one call share it.
+Formats: cxcywh is centre and size, xyxy is the upper left and the lower right corner, xywh is the upper left corner and
+the size; x to the right, y down. The functions do not mind the unit, as long as all boxes of one call share it.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,16 @@ def cxcywh_to_xyxy(boxes_cxcywh: Tensor) -> Tensor:
     centre, size = boxes_cxcywh.split(2, dim=-1)
     half = 0.5 * size.clamp(min=0.0)
     return torch.cat((centre - half, centre + half), dim=-1)
+
+
+def xywh_to_xyxy(boxes_xywh: np.ndarray) -> np.ndarray:
+    """(n, 4) xywh, as files have them -> (n, 4) xyxy."""
+    return np.concatenate([boxes_xywh[:, :2], boxes_xywh[:, :2] + boxes_xywh[:, 2:]], axis=1)
+
+
+def xyxy_to_xywh(boxes_xyxy: np.ndarray) -> np.ndarray:
+    """(n, 4) xyxy -> (n, 4) xywh."""
+    return np.concatenate([boxes_xyxy[:, :2], boxes_xyxy[:, 2:] - boxes_xyxy[:, :2]], axis=1)
 
 
 def apply_deltas(deltas: Tensor, references_cxcywh: Tensor) -> Tensor:

@@ -1,8 +1,10 @@
-"""The exceptions that the command line knows how to show, and how a refusal helps."""
+"""The exceptions that the command line knows how to show, and how a message helps."""
 
 import difflib
 import signal
 from collections.abc import Iterable
+
+_SPELT_OUT = 20
 
 
 class UserError(ValueError):
@@ -38,3 +40,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """`did you mean X?` for the nearest of `known`, or None when none is near."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"did you mean {near[0]}?" if near else None
+
+
+def listed(things: Iterable[object], separator: str = ", ") -> str:
+    """The first twenty, and how many more there are: `a, b, ..., and 7 more`."""
+    texts = list(map(str, things))
+    if len(texts) > _SPELT_OUT:
+        texts[_SPELT_OUT:] = [f"and {len(texts) - _SPELT_OUT} more"]
+    return separator.join(texts)

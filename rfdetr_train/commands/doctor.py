@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from rfdetr_train.boxes import xywh_to_xyxy
 from rfdetr_train.commands.training_data import training_sides
 from rfdetr_train.config import DoctorConfig
+from rfdetr_train.data.canvas import Placement
 from rfdetr_train.data.doctor.examination import Examination, examine
-from rfdetr_train.data.doctor.examined import ExaminedSplit
-from rfdetr_train.data.doctor.finding import EXAMPLES, SEVERITIES, Finding, Place
+from rfdetr_train.data.doctor.examined import EXAMPLES, SEVERITIES, ExaminedSplit, Finding, Place
 from rfdetr_train.data.image_file import read_image
-from rfdetr_train.data.placement import Placement
 from rfdetr_train.engine.augmented_pictures import augmented_pictures
 from rfdetr_train.errors import UserError
 from rfdetr_train.loggers.doctor_plots import FIGURES
@@ -79,8 +79,7 @@ def draw_finding(finding: Finding, splits: dict[str, ExaminedSplit], folder: Pat
 def _picture(split: ExaminedSplit, place: Place, names: list[str]) -> Picture:
     image = read_image(split.path(place.picture), max_megapixels=np.inf)
     height, width = split.raw.sizes_px[place.picture]
-    boxes = split.raw.boxes_xywh[place.rows]
-    boxes_xyxy = np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
+    boxes_xyxy = xywh_to_xyxy(split.raw.boxes_xywh[place.rows])
     scale = [image.shape[2] / width, image.shape[1] / height] * 2
     return Picture(image, boxes_xyxy * scale, [names.index(split.names[row]) for row in place.rows], [], [], [],
                    title=f"{split.name}/{split.raw.file_names[place.picture]}")  # fmt: skip

@@ -11,12 +11,11 @@ from torch.utils._pytree import tree_leaves
 from rfdetr_train.checkpoint import files
 from rfdetr_train.config import ModelConfig
 from rfdetr_train.criterion import Criterion
-from rfdetr_train.data.listing import listed
 from rfdetr_train.data.sample import Batch
 from rfdetr_train.engine.freezing import hold_statistics
 from rfdetr_train.engine.precision import Precision, choose_device
 from rfdetr_train.engine.step import TrainStep
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import UserError, listed
 from rfdetr_train.loggers.console import write_line
 from rfdetr_train.loggers.tables import print_table
 from rfdetr_train.matcher import match

@@ -22,8 +22,8 @@ from rfdetr_train.commands.summary import RunSummary
 from rfdetr_train.commands.training_data import build_loader, load_data, training_sides
 from rfdetr_train.config import PUBLISHED_BACKBONE, TrainConfig
 from rfdetr_train.criterion import Criterion, find_class_weights
+from rfdetr_train.data.canvas import Placement
 from rfdetr_train.data.loader import TrainLoader
-from rfdetr_train.data.placement import Placement
 from rfdetr_train.data.sample import Dataset
 from rfdetr_train.engine.auto_batch import find_batch_size
 from rfdetr_train.engine.averaging import build_average

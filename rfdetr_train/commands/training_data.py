@@ -7,17 +7,15 @@ from rfdetr_train import distributed
 from rfdetr_train.checkpoint.versions import versions
 from rfdetr_train.config import TrainConfig
 from rfdetr_train.criterion import find_class_weights
-from rfdetr_train.data.dataset import read_dataset
+from rfdetr_train.data.canvas import Placement
+from rfdetr_train.data.dataset import read_dataset, with_negatives
 from rfdetr_train.data.image_check import check_images
 from rfdetr_train.data.loader import TrainLoader
-from rfdetr_train.data.negatives import with_negatives
 from rfdetr_train.data.picture_cache import PictureCache, open_cache
-from rfdetr_train.data.placement import Placement
-from rfdetr_train.data.plan import count_steps, draws_of_epoch
+from rfdetr_train.data.plan import count_steps, draws_of_epoch, draws_per_picture
 from rfdetr_train.data.sample import Dataset, Split
-from rfdetr_train.data.sampling import draws_per_picture
+from rfdetr_train.data.stages import build_transforms
 from rfdetr_train.data.transforms import source_side_px, training_scales
-from rfdetr_train.data.user_transforms import build_transforms
 from rfdetr_train.engine.run_length import RunLength
 from rfdetr_train.loggers.track import Counter
 

@@ -1,21 +1,22 @@
-"""From the rows of any format to a `Split`: clean boxes under one label map, and an account of what was left out."""
+"""From the rows of any format to a `Split`: labels, clean boxes, and an account of what was left out."""
 
 import logging
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from rfdetr_train.data.categories import decide_label_map
-from rfdetr_train.data.listing import listed
-from rfdetr_train.data.raw_split import RawSplit
+from rfdetr_train.boxes import xywh_to_xyxy, xyxy_to_xywh
+from rfdetr_train.data.raw_split import Category, RawSplit
 from rfdetr_train.data.sample import FlatStrings, Split
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import UserError, did_you_mean, listed
 from rfdetr_train.labels import LabelMap
 
 log = logging.getLogger(__name__)
+
+_NO_GROUP = (None, "", "none")  # what files write when a category has no supercategory
 
 
 def build_split(
@@ -29,17 +30,30 @@ def build_split(
     decides, for no picture or no box.
     """
     _check_images(raw)
-    boxes = _usable_boxes(raw)
-    used_ids, position = np.unique(raw.category_ids[boxes.rows], return_inverse=True)
+    # 1. boxes under their pictures; those of no picture are orphans
+    orphans = np.flatnonzero(raw.owners < 0)
+    if len(orphans):
+        wanted = listed(dict.fromkeys(raw.box_image_ids[orphans].tolist()))
+        message = "%s: %d dropped: annotations of image ids that are not in the file: %s"
+        log.warning(message, raw.source, len(orphans), wanted)
+    rows = np.argsort(raw.owners, kind="stable")[len(orphans) :]
+    # 2. clipped to the pictures; those with nothing left are degenerate
+    boxes_xywh, clipped = clip_boxes(raw.boxes_xywh[rows], raw.sizes_px[raw.owners[rows]])
+    usable = _usable(raw, rows, boxes_xywh)
+    # 3. the annotated area belongs to the annotated box: a clipped box gets its own
+    areas = np.where(clipped | ~(raw.areas[rows] > 0), boxes_xywh[:, 2] * boxes_xywh[:, 3], raw.areas[rows])
+    # 4. labels; what `class_of_name` leaves out has none
+    used_ids, position = np.unique(raw.category_ids[rows[usable]], return_inverse=True)
     decided = label_map or decide_label_map(raw.categories, used_ids.tolist(), class_of_name, raw.source)
     labels = np.array(_labels_of(used_ids.tolist(), raw, class_of_name, decided), dtype=np.int64)[position]
-    kept, crowd = labels >= 0, raw.crowd[boxes.rows]
-    if (kept & crowd).any():
+    kept = np.flatnonzero(usable)[labels >= 0]
+    crowd = raw.crowd[rows[kept]]
+    if crowd.any():
         message = "%s: %d boxes are difficult or crowds: no targets of training, ignored by the score"
-        log.info(message, raw.source, (kept & crowd).sum())
-    if label_map is None and not (kept & ~crowd).any():
+        log.info(message, raw.source, crowd.sum())
+    if label_map is None and crowd.all():
         missing = "usable box" if len(raw.image_ids) else "pictures"
-        if class_of_name is not None and len(boxes.rows):
+        if class_of_name is not None and usable.any():
             missing += f" of data.classes, {listed(class_of_name)}"
         raise UserError(f"{raw.source}: the {name} split has no {missing}; there is nothing to learn from")
     return Split(
@@ -49,23 +63,99 @@ def build_split(
         file_names=FlatStrings(raw.file_names),
         image_ids=raw.image_ids,
         sizes_px=raw.sizes_px,
-        boxes_xywh=boxes.boxes_xywh[kept],
-        labels=labels[kept],
-        areas=boxes.areas[kept],
-        crowd=crowd[kept],
-        offsets=np.searchsorted(boxes.owners[kept], np.arange(len(raw.image_ids) + 1)),
-        dropped={**boxes.dropped, "boxes_of_other_classes": int((~kept).sum())},
+        boxes_xywh=boxes_xywh[kept],
+        labels=labels[labels >= 0],
+        areas=areas[kept],
+        crowd=crowd,
+        offsets=np.searchsorted(raw.owners[rows[kept]], np.arange(len(raw.image_ids) + 1)),
+        dropped={
+            "degenerate_boxes": int((~usable).sum()),
+            "orphan_annotations": len(orphans),
+            "boxes_of_other_classes": int((labels < 0).sum()),
+        },
     )
 
 
-class _UsableBoxes(NamedTuple):
-    """The boxes with something inside their picture, in the order of the pictures. K of the M rows."""
+def clip_boxes(boxes_xywh: np.ndarray, sizes_px: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Clip boxes to their pictures.
 
-    rows: np.ndarray  # int64 (K,), of the raw split
-    owners: np.ndarray  # int64 (K,), index of each box's picture
-    boxes_xywh: np.ndarray  # float64 (K, 4), clipped
-    areas: np.ndarray  # float64 (K,)
-    dropped: dict[str, int]
+    Args: boxes_xywh (M, 4) in pixels; sizes_px (M, 2), (height, width) of each box's picture.
+    Returns: the clipped boxes (M, 4), those that lay inside unchanged to the bit, and bool (M,), which were clipped. A
+    box with nothing inside its picture gets a width or height of 0 or less.
+    """
+    corners = xywh_to_xyxy(boxes_xywh)
+    inside = np.clip(corners, 0, np.tile(sizes_px[:, ::-1], (1, 2)))
+    clipped = (inside != corners).any(axis=1)
+    return np.where(clipped[:, None], xyxy_to_xywh(inside), boxes_xywh), clipped
+
+
+def decide_label_map(
+    categories: Collection[Category],
+    ids_with_boxes: Collection[int],
+    class_of_name: Mapping[str, str] | None,
+    source: Path,
+) -> LabelMap:
+    """Labels in the order of rising category id; a class that `class_of_name` joins has the lowest id of its members.
+
+    Without `class_of_name`, every category is a class but the grouping ones.
+
+    Raises: UserError for boxes of a category without a row, for a name that two classes share, and for names in
+    `class_of_name` that are none of the data set.
+    """
+    unlisted = sorted(set(ids_with_boxes) - {c.category_id for c in categories})
+    if unlisted:
+        raise UserError(f"{source}: boxes of category {unlisted[0]}, which is not in the file's category table; add it")
+    if class_of_name is None:
+        classes = _without_groups(categories, ids_with_boxes)
+        _refuse_one_name_twice(classes, source)
+    else:
+        classes = _joined(categories, class_of_name, source)
+    classes.sort()
+    return LabelMap(tuple(c.category_id for c in classes), tuple(c.name for c in classes))
+
+
+def _without_groups(categories: Collection[Category], ids_with_boxes: Collection[int]) -> list[Category]:
+    """A category is a group, and no class, if another names it as its supercategory and no box is its own.
+
+    Roboflow's exports put such a root in front, sometimes with a class's own name. A category without boxes that groups
+    nothing stays a class, for its boxes may be in another split.
+    """
+    parents = {(c.supercategory, c.category_id) for c in categories if c.supercategory not in _NO_GROUP}
+    grouping = {c for c in categories if any(parent == c.name and child != c.category_id for parent, child in parents)}
+    groups = {c for c in grouping if c.category_id not in ids_with_boxes}
+    for group in sorted(groups):
+        log.info("category %d (%s) groups others and has no boxes: it is no class", group.category_id, group.name)
+    return [c for c in categories if c not in groups]
+
+
+def _refuse_one_name_twice(classes: Sequence[Category], source: Path) -> None:
+    """Two classes that nobody can tell apart by name: no score of either would mean anything."""
+    id_of_name: dict[str, int] = {}
+    for category in classes:
+        first_id = id_of_name.setdefault(category.name, category.category_id)
+        if first_id != category.category_id:
+            raise UserError(
+                f"{source}: categories {first_id} and {category.category_id} are both called "
+                f"{category.name!r}; rename one, or list the wanted names in data.classes, which takes them as one"
+            )
+
+
+def _joined(categories: Collection[Category], class_of_name: Mapping[str, str], source: Path) -> list[Category]:
+    names = {c.name for c in categories}
+    for name in (name for name in class_of_name if name not in names):
+        hint = did_you_mean(name, names) or f"its classes are {listed(sorted(names))}"
+        raise UserError(f"data.classes: {source} has no class {name!r}; {hint}")
+    taken = set(class_of_name.values()) & names - set(class_of_name)
+    if taken:
+        raise UserError(
+            f"data.classes: {min(taken)!r} is a class of the data set as well, but none of those that it joins; list "
+            "it with them, or choose another name"
+        )
+    lowest_id: dict[str, int] = {}
+    for category in sorted(categories):
+        if category.name in class_of_name:
+            lowest_id.setdefault(class_of_name[category.name], category.category_id)
+    return [Category(category_id, name) for name, category_id in lowest_id.items()]
 
 
 def _labels_of(
@@ -100,56 +190,23 @@ def _check_images(raw: RawSplit) -> None:
     for image_id, count in Counter(raw.image_ids.tolist()).items():
         if count > 1:
             raise UserError(f"{raw.source}: image id {image_id} is given to {count} pictures; ids must be unique")
-    file_names = list(map(os.path.normpath, raw.file_names))  # ./a.jpg is a.jpg
-    if len(set(file_names)) < len(file_names):
-        ids_of_file: dict[str, list[int]] = {}
-        for image_id, file_name in zip(raw.image_ids.tolist(), file_names, strict=True):
-            ids_of_file.setdefault(file_name, []).append(image_id)
-        shared = [f"{file_name} under ids {ids}" for file_name, ids in ids_of_file.items() if len(ids) > 1]
+    ids_of_file = defaultdict(list)
+    for image_id, file_name in zip(raw.image_ids.tolist(), raw.file_names, strict=True):
+        ids_of_file[os.path.normpath(file_name)].append(image_id)  # ./a.jpg is a.jpg
+    shared = [f"{file_name} under ids {ids}" for file_name, ids in ids_of_file.items() if len(ids) > 1]
+    if shared:
         log.warning("%s: %d files stand under several image ids: %s", raw.source, len(shared), listed(shared))
 
 
-def _usable_boxes(raw: RawSplit) -> _UsableBoxes:
-    # 1. boxes under their pictures; those of no picture are orphans
-    orphans = np.flatnonzero(raw.owners < 0)
-    if len(orphans):
-        wanted = listed(dict.fromkeys(raw.box_image_ids[orphans].tolist()))
-        message = "%s: %d dropped: annotations of image ids that are not in the file: %s"
-        log.warning(message, raw.source, len(orphans), wanted)
-    rows = np.argsort(raw.owners, kind="stable")[len(orphans) :]
-    owners = raw.owners[rows]
-    # 2. clipped to the pictures; those with nothing left are degenerate, judged in the precision that they train in
-    boxes, clipped = clip_boxes(raw.boxes_xywh[rows], raw.sizes_px[owners])
-    corners = np.stack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]]).astype(np.float32)
-    usable = (corners[1] > corners[0]).all(axis=1)
+def _usable(raw: RawSplit, rows: np.ndarray, clipped_xywh: np.ndarray) -> np.ndarray:
+    """bool (rows,): has the box something inside its picture? Judged in the precision that it trains in."""
+    corners = xywh_to_xyxy(clipped_xywh).astype(np.float32)
+    usable = np.all(corners[:, 2:] > corners[:, :2], axis=1)
     if not usable.all():
         message = "%s: %d dropped of %d boxes, with no area inside their picture: %s"
         log.warning(message, raw.source, (~usable).sum(), len(usable), raw.describe(rows[~usable].tolist()))
-    cut = usable & (boxes[:, 2:].prod(axis=1) < 0.5 * raw.boxes_xywh[rows, 2:].prod(axis=1))
+    cut = usable & (clipped_xywh[:, 2:].prod(axis=1) < 0.5 * raw.boxes_xywh[rows, 2:].prod(axis=1))
     if cut.any():
         message = "%s: %d boxes of %d lie more than half outside their picture, and are cut to it: %s"
         log.warning(message, raw.source, cut.sum(), len(cut), raw.describe(rows[cut].tolist()))
-    # 3. the annotated area belongs to the annotated box: a clipped box gets its own
-    annotated = raw.areas[rows]
-    areas = np.where(clipped | ~(annotated > 0), boxes[:, 2] * boxes[:, 3], annotated)
-    return _UsableBoxes(
-        rows=rows[usable],
-        owners=owners[usable],
-        boxes_xywh=boxes[usable],
-        areas=areas[usable],
-        dropped={"degenerate_boxes": int((~usable).sum()), "orphan_annotations": len(orphans)},
-    )
-
-
-def clip_boxes(boxes_xywh: np.ndarray, sizes_px: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Clip boxes to their pictures.
-
-    Args: boxes_xywh (M, 4) in pixels; sizes_px (M, 2), (height, width) of each box's picture.
-    Returns: the clipped boxes (M, 4), those that lay inside unchanged to the bit, and bool (M,), which were clipped. A
-    box with nothing inside its picture gets a width or height of 0 or less.
-    """
-    corners = np.concatenate([boxes_xywh[:, :2], boxes_xywh[:, :2] + boxes_xywh[:, 2:]], axis=1)
-    inside = np.clip(corners, 0, np.tile(sizes_px[:, ::-1], (1, 2)))
-    clipped = (inside != corners).any(axis=1)
-    as_xywh = np.concatenate([inside[:, :2], inside[:, 2:] - inside[:, :2]], axis=1)
-    return np.where(clipped[:, None], as_xywh, boxes_xywh), clipped
+    return usable

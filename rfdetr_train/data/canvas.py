@@ -1,5 +1,10 @@
 """A picture with its boxes, in its own pixels, and how it is fitted, cut and laid on another one.
 
+A view, the size of the network's input, is filled by stretching the picture over it or by letterboxing. A letterboxed
+picture lies in the upper left; below it and to its right is padding. Its boxes are fractions of its frame, the picture
+rounded up to whole strides: there a token of every level ends, so that the network, which counts in tokens, sees boxes
+where they are.
+
 Nothing here changes a tensor that it is given: a cache may own it. Letters: n boxes of a picture, H and W its sides.
 """
 
@@ -11,13 +16,48 @@ import torch
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
 
-from rfdetr_train.data.placement import STRETCH, Placement, SizePx
+from rfdetr_train.config import ModelConfig
 
 GROUND_RGB = (124, 116, 104)  # where no picture is: ImageNet's mean, which the network sees as 0
 
-Source = tuple[torch.Tensor, np.ndarray, np.ndarray, tuple[int, int]]
-"""A picture as it is read: image uint8 (3, H, W); boxes_xyxy float32 (n, 4) in the pixels of the annotated size; labels
-int64 (n,); the annotated size (height, width), which may differ from the picture's."""
+SizePx = tuple[int, int]
+"""(height, width) in pixels."""
+
+
+class Placement(NamedTuple):
+    """What `data.resize` and the model's input make of pictures."""
+
+    letterbox: bool = False
+    """Keep the aspect ratio. The published weights expect False: both sides stretched to those of the view."""
+    stride_px: int = 1
+    aspect: float = 1.0
+    """Width of a view over its height."""
+
+    @classmethod
+    def of(cls, resize: str, model: ModelConfig) -> "Placement":
+        """From `data.resize`, stretch or letterbox."""
+        height, width = model.size_px
+        return cls(resize == "letterbox", model.stride, width / height)
+
+    def view_px(self, height_px: int) -> SizePx:
+        """The size of a view of this height; the width is rounded to whole strides."""
+        return height_px, max(1, round(height_px * self.aspect / self.stride_px)) * self.stride_px
+
+    def picture_px(self, picture_px: SizePx, view_px: SizePx) -> SizePx:
+        """The size of a picture in its view: the view's, or the largest of the picture's own shape that fits."""
+        if not self.letterbox:
+            return view_px
+        scale = min(view_px[0] / picture_px[0], view_px[1] / picture_px[1])
+        height, width = (max(1, round(scale * side)) for side in picture_px)
+        return height, width
+
+    def frame_px(self, picture_px: SizePx) -> SizePx:
+        """What boxes in the view are fractions of, for a picture of picture_px there."""
+        height, width = (-(-side // self.stride_px) * self.stride_px for side in picture_px)
+        return height, width
+
+
+STRETCH = Placement()
 
 
 class Canvas(NamedTuple):
@@ -30,9 +70,15 @@ class Canvas(NamedTuple):
     labels: torch.Tensor
     """int64 (n,)."""
 
+    @classmethod
+    def of(cls, image: torch.Tensor, boxes_xyxy: np.ndarray, labels: np.ndarray, size_px: SizePx) -> "Canvas":
+        """From boxes in the pixels of the annotated size, which may differ from the picture's."""
+        scale = np.array([image.shape[-1] / size_px[1], image.shape[-2] / size_px[0]] * 2, dtype=np.float32)
+        return cls(image, torch.from_numpy(boxes_xyxy * scale), torch.from_numpy(labels))
+
     @property
-    def size_px(self) -> tuple[int, int]:
-        """(height, width)."""
+    def size_px(self) -> SizePx:
+        """Of the picture."""
         return self.image.shape[-2], self.image.shape[-1]
 
     def apply(self, transform: Callable, *args: Any, **kwargs: Any) -> "Canvas":
@@ -44,12 +90,9 @@ class Canvas(NamedTuple):
         """The boxes as torchvision knows them."""
         return tv_tensors.BoundingBoxes(self.boxes_xyxy, format="XYXY", canvas_size=self.size_px, clamping_mode=None)
 
-
-def canvas_of(source: Source) -> Canvas:
-    """The picture with its boxes in the pixels that it really has."""
-    image, boxes_xyxy, labels, (height, width) = source
-    scale = np.array([image.shape[-1] / width, image.shape[-2] / height] * 2, dtype=np.float32)
-    return Canvas(image, torch.from_numpy(boxes_xyxy * scale), torch.from_numpy(labels))
+    def with_boxes(self, kept: torch.Tensor) -> "Canvas":
+        """The canvas with some of its boxes; kept: bool (n,)."""
+        return Canvas(self.image, self.boxes_xyxy[kept], self.labels[kept])
 
 
 def resized(canvas: Canvas, *size_px: int) -> Canvas:
@@ -68,7 +111,7 @@ def visible(canvas: Canvas, min_visible: float) -> Canvas:
     boxes = torch.minimum(canvas.boxes_xyxy.clamp(min=0), torch.tensor([width, height, width, height]))
     sides, sides_before = (b[:, 2:] - b[:, :2] for b in (boxes, canvas.boxes_xyxy))
     kept = (sides > 0).all(dim=1) & (sides.prod(dim=1) >= min_visible * sides_before.prod(dim=1))
-    return Canvas(canvas.image, boxes[kept], canvas.labels[kept])
+    return canvas._replace(boxes_xyxy=boxes).with_boxes(kept)
 
 
 def cropped(canvas: Canvas, top: int, left: int, height: int, width: int, min_visible: float) -> Canvas:
@@ -76,8 +119,8 @@ def cropped(canvas: Canvas, top: int, left: int, height: int, width: int, min_vi
     return visible(canvas.apply(functional.crop, top, left, height, width), min_visible)
 
 
-def ground(size_px: tuple[int, int]) -> Canvas:
-    """A canvas of size_px (height, width) with nothing on it."""
+def ground(size_px: SizePx) -> Canvas:
+    """A canvas of size_px with nothing on it."""
     image = torch.tensor(GROUND_RGB, dtype=torch.uint8).view(3, 1, 1).expand(3, *size_px)
     return Canvas(image, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
 

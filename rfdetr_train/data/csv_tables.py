@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
+from rfdetr_train.boxes import xyxy_to_xywh
 from rfdetr_train.data.raw_split import NamedBox, RawSplit, split_of_named_boxes
 from rfdetr_train.data.reader import SPLIT_NAMES, Reader, any_case, number, parse_all, read_text
 from rfdetr_train.errors import UserError
@@ -49,6 +48,7 @@ class CsvLine(NamedTuple):
 class CsvReader(Reader):
     """A file for each split, or one for all; without a column `split`, that one is train."""
 
+    NAME = "csv"
     LAYOUT = "{split}.csv, {split}/_annotations.csv, or annotations.csv with {split} in a column split"
 
     def sources(self, split: str) -> list[Path]:
@@ -71,22 +71,25 @@ class CsvReader(Reader):
         return {file: read_lines(file) for file in self._common_files()}
 
     def read(self, split: str, source: Path) -> RawSplit:
-        whole = source in self._own_files(split)
+        own = source in self._own_files(split)
+        lines = read_lines(source) if own else [n for n in self._common_lines[source] if n.split == split]
         boxes: dict[str, list[NamedBox]] = {}
         told: dict[str, tuple[int, int]] = {}
-        for line in read_lines(source) if whole else self._common_lines[source]:
-            if whole or line.split == split:
-                name = os.path.normpath(line.image)  # ./a.jpg is a.jpg
-                boxes.setdefault(name, []).extend(line.boxes)
-                if told.setdefault(name, line.size_px) != line.size_px:
-                    raise UserError(f"{source}: {name} has lines of different width or height; correct them")
-        _refuse_fractions(source, boxes)
+        for line in lines:
+            name = os.path.normpath(line.image)  # ./a.jpg is a.jpg
+            boxes.setdefault(name, []).extend(line.boxes)
+            if told.setdefault(name, line.size_px) != line.size_px:
+                raise UserError(f"{source}: {name} has lines of different width or height; correct them")
+        if 0 < max((c for of_picture in boxes.values() for box in of_picture for c in box.numbers), default=0) <= 1:
+            raise UserError(f"{source}: no corner lies beyond 1, so these are fractions; give pixels")
         names = sorted(boxes)
         tops = [any_case(self.root / top, name) for name in SPLIT_NAMES[split] for top in ("", "images")]
-        folder = self.picture_folder([source.parent, *tops, source.parent / "images"], names, source)
-        file_names = self.inside_root(folder, names, source)
+        folder, file_names = self.locate([source.parent, *tops, source.parent / "images"], names, source)
         sizes_px = self.sizes_px(folder, file_names, [told[name] for name in names])
-        return split_of_named_boxes(source, folder, file_names, sizes_px, [boxes[name] for name in names], _to_xywh)
+        of_pictures = [boxes[name] for name in names]
+        return split_of_named_boxes(
+            source, folder, file_names, sizes_px, of_pictures, lambda corners, _: xyxy_to_xywh(corners)
+        )
 
 
 def read_lines(file: Path) -> list[CsvLine]:
@@ -141,13 +144,3 @@ def _line(file: Path, line: int, cells: list[str], columns: dict[str, int], num_
     corners = tuple(number(row[column], f"{place}: {column}") for column in _CORNERS)
     difficult = number(row.get("difficult") or "0", f"{place}: difficult") != 0
     return CsvLine(row["image"], split, [NamedBox((file, line), row["class"], corners, difficult)], (height, width))
-
-
-def _refuse_fractions(file: Path, boxes: dict[str, list[NamedBox]]) -> None:
-    corners = [corner for of_picture in boxes.values() for box in of_picture for corner in box.numbers]
-    if 0 < max(corners, default=0) <= 1:
-        raise UserError(f"{file}: no corner lies beyond 1, so these are fractions; give pixels")
-
-
-def _to_xywh(corners: np.ndarray, _: np.ndarray) -> np.ndarray:
-    return np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1)

@@ -9,23 +9,22 @@ from pathlib import Path
 import numpy as np
 
 from rfdetr_train.config import DataConfig, ShapesDataConfig
-from rfdetr_train.data.build_split import build_split
-from rfdetr_train.data.categories import decide_label_map
+from rfdetr_train.data.build_split import build_split, decide_label_map
 from rfdetr_train.data.coco import CocoReader
 from rfdetr_train.data.csv_tables import CsvReader
-from rfdetr_train.data.listing import listed
+from rfdetr_train.data.image_file import Progress
 from rfdetr_train.data.raw_split import RawSplit
-from rfdetr_train.data.reader import SPLIT_NAMES, Progress, Reader
-from rfdetr_train.data.sample import Dataset, Split
+from rfdetr_train.data.reader import PICTURE_ENDINGS, SPLIT_NAMES, Reader, files_below, sizes_of_pictures
+from rfdetr_train.data.sample import Dataset, FlatStrings, Split
 from rfdetr_train.data.shapes import write_shapes
 from rfdetr_train.data.voc import VocReader
 from rfdetr_train.data.yolo import YoloReader
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import UserError, listed
 from rfdetr_train.labels import LabelMap
 
 log = logging.getLogger(__name__)
 
-READERS: dict[str, type[Reader]] = {"coco": CocoReader, "yolo": YoloReader, "voc": VocReader, "csv": CsvReader}
+READERS: dict[str, type[Reader]] = {reader.NAME: reader for reader in (CocoReader, YoloReader, VocReader, CsvReader)}
 """The formats by their names in `data.format`."""
 
 
@@ -49,7 +48,7 @@ def read_dataset(
         if not len(built[name]):
             remedy = "; remove it, and data.valid_fraction=0.1 cuts one from the train split" * (name == "valid")
             raise UserError(f"{sources[name]}: the {name} split has no pictures{remedy}")
-    kind = format_of(reader) if config.name == "auto" else config.name
+    kind = reader.NAME if config.name == "auto" else config.name
     return Dataset(reader.root, {name: built[name] for name in splits}, label_map, kind)
 
 
@@ -108,11 +107,6 @@ def find_format(readers: Mapping[str, Reader], root: Path) -> str:
     ((name, evidence),) = found.items()
     log.info("%s: format %s, for there is %s", root, name, evidence.relative_to(root))
     return name
-
-
-def format_of(reader: Reader) -> str:
-    """The name of a reader's format."""
-    return next(name for name, reader_class in READERS.items() if isinstance(reader, reader_class))
 
 
 def _layouts(names: Iterable[str]) -> str:
@@ -210,3 +204,28 @@ def cut_valid(whole: Split, fraction: float, seed: int) -> dict[str, Split]:
             "data.valid_fraction=%s: no box left in train of %s; try another data.split_seed", fraction, classes
         )
     return {"train": train, "valid": replace(valid, name="valid", dropped={})}
+
+
+def with_negatives(dataset: Dataset, folder: str | Path) -> Dataset:
+    """The data set with all pictures under `folder` (and its sub-folders) in its train split, without boxes.
+
+    Raises: UserError if there is no such folder, no picture in it, or one that belongs to a split already.
+    """
+    paths = sorted(files_below(Path(folder).absolute()))
+    if not paths:
+        raise UserError(f"data.negatives={folder}: no such folder, or no picture in it ({', '.join(PICTURE_ENDINGS)})")
+    for split in dataset.splits.values():
+        shared = {split.path(index) for index in range(len(split))}.intersection(paths)
+        if shared:
+            raise UserError(f"data.negatives={folder}: {min(shared)} is in the {split.name} split; give another folder")
+    train = dataset.splits["train"]
+    names = [train.file_names[index] for index in range(len(train))]
+    first_id = train.image_ids.max(initial=0) + 1
+    joined = replace(
+        train,
+        file_names=FlatStrings(names + list(map(str, paths))),  # an absolute name is not below the split's folder
+        image_ids=np.concatenate([train.image_ids, np.arange(first_id, first_id + len(paths))]),
+        sizes_px=np.concatenate([train.sizes_px, sizes_of_pictures(paths)]),
+        offsets=np.concatenate([train.offsets, np.full(len(paths), train.offsets[-1])]),
+    )
+    return dataset._replace(splits={**dataset.splits, "train": joined})

@@ -1,4 +1,4 @@
-"""One picture file: its size, whether it is whole, its pixels.
+"""One picture file: its size, whether it is whole, its pixels; and many of them at once.
 
 Pillow reads them all. Where simplejpeg is installed (the extra `fast`) it decodes JPEG files of one and three channels,
 in two thirds of the time, to the same bits: both hold libjpeg-turbo. torchvision's decoders are deprecated since 0.29.
@@ -7,9 +7,11 @@ in two thirds of the time, to the same bits: both hold libjpeg-turbo. torchvisio
 import math
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,8 +28,15 @@ MAX_MEGAPIXELS = 150.0
 """data.max_megapixels where nothing else is said: a file of 24 KB can ask for gigabytes of memory."""
 Image.MAX_IMAGE_PIXELS = None  # our limit replaces Pillow's, which warns and raises at sizes of its own
 
+Given = TypeVar("Given")
+Result = TypeVar("Result")
+Progress = Callable[[int, int], None]
+"""Called with (how much is done so far, how much there is in all)."""
 Pixels = np.ndarray[Any, Any]
 """uint8 (height, width, 3), RGB."""
+
+_THREADS = min(16, 4 * (os.cpu_count() or 1))  # the work is mostly waiting for files
+_AT_ONCE = 16
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # of Pillow's others, some start programs to be read
 _ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xae\x42\x60\x82"}
@@ -46,6 +55,32 @@ _UPRIGHT: dict[int, Callable[[Pixels], Pixels]] = {  # by EXIF orientation
     8: np.rot90,
 }
 _QUARTER_TURNS = (5, 6, 7, 8)  # those that swap width and height
+
+
+def in_threads(
+    work: Callable[[Given], Result], things: Sequence[Given], progress: Progress | None = None
+) -> list[Result | UserError]:
+    """`work` on each, which is mostly waiting for files, or decoding; a refusal stands in the place of its result."""
+    results: list[Result | UserError] = []
+    groups = [things[start : start + _AT_ONCE] for start in range(0, len(things), _AT_ONCE)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for group in pool.map(partial(attempted, work), groups):
+            results += group
+            if progress is not None:
+                progress(len(results), len(things))
+    return results
+
+
+def attempted(work: Callable[[Given], Result], things: Iterable[Given]) -> list[Result | UserError]:
+    """`work` on each; a refusal stands in the place of its result."""
+
+    def attempt(thing: Given) -> Result | UserError:
+        try:
+            return work(thing)
+        except UserError as error:
+            return error
+
+    return list(map(attempt, things))
 
 
 def read_image(
@@ -74,17 +109,27 @@ def read_image(
 def check_image(
     path: str | os.PathLike, max_megapixels: float = MAX_MEGAPIXELS, decode: bool = False
 ) -> tuple[int, int]:
-    """Check that a picture is there and whole; only if `decode` asks for it by decoding where its last bytes tell too.
+    """`image_size` of a picture that is whole; only if `decode` asks for it by decoding where its last bytes tell too.
 
-    Returns: (height, width) in pixels, upright by its EXIF orientation.
     Raises: UserError as `read_image`.
     """
     with _opened(path, max_megapixels) as image:
         if decode or not _ends_properly(path, image.format):
             _rgb(image)  # slower, but sure: Image.verify() passes half a JPEG
-        width, height = image.size
-        turned = _orientation(image) in _QUARTER_TURNS
-    return (width, height) if turned else (height, width)
+        return _upright_size(image)
+
+
+def image_size(path: str | os.PathLike) -> tuple[int, int]:
+    """(height, width) in pixels, upright by the EXIF orientation, from the header alone.
+
+    Raises: UserError as `read_image` for what has no such header.
+    """
+    with _opened(path, math.inf) as image:
+        return _upright_size(image)
+
+
+def _upright_size(image: Image.Image) -> tuple[int, int]:
+    return image.size if _orientation(image) in _QUARTER_TURNS else image.size[::-1]
 
 
 def reduction(size_px: tuple[int, int], at_least_px: int | None) -> int:
@@ -94,16 +139,6 @@ def reduction(size_px: tuple[int, int], at_least_px: int | None) -> int:
     return next((factor for factor in _REDUCTIONS if min(size_px) // factor >= _SPARE * at_least_px), 1)
 
 
-def image_size(path: str | os.PathLike) -> tuple[int, int]:
-    """(height, width) in pixels, upright by the EXIF orientation, from the header alone.
-
-    Raises: UserError as `read_image` for what has no such header.
-    """
-    with _opened(path, math.inf) as image:
-        width, height = image.size
-        return (width, height) if _orientation(image) in _QUARTER_TURNS else (height, width)
-
-
 @contextmanager
 def _opened(path: str | os.PathLike, max_megapixels: float) -> Iterator[ImageFile.ImageFile]:
     """The opened picture; whatever goes wrong inside becomes a UserError that names the file."""
@@ -111,7 +146,9 @@ def _opened(path: str | os.PathLike, max_megapixels: float) -> Iterator[ImageFil
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise UserError("is a folder, pipe or device, not a picture")  # opening a pipe might never return
         with Image.open(path, formats=_FORMATS) as image:
-            _check_megapixels(image, max_megapixels)
+            if image.width * image.height > max_megapixels * 1_000_000:
+                size = f"{image.width}x{image.height} pixels are more than data.max_megapixels={max_megapixels:g}"
+                raise UserError(f"{size}; scale it down or raise the limit")
             yield image
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
@@ -119,12 +156,6 @@ def _opened(path: str | os.PathLike, max_megapixels: float) -> Iterator[ImageFil
         raise UserError(f"{path}: does not exist") from error
     except Exception as error:  # broken files make Pillow raise nearly anything
         raise UserError(f"{path}: cannot be read as a picture ({type(error).__name__}: {error})") from error
-
-
-def _check_megapixels(image: Image.Image, limit: float) -> None:
-    if image.width * image.height > limit * 1_000_000:
-        size = f"{image.width}x{image.height} pixels"
-        raise UserError(f"{size} are more than data.max_megapixels={limit:g}; scale it down or raise the limit")
 
 
 def _ends_properly(path: str | os.PathLike, image_format: str | None) -> bool:

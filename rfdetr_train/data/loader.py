@@ -7,9 +7,10 @@ import logging
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -17,13 +18,12 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from rfdetr_train.config import AugmentationConfig
-from rfdetr_train.data.canvas import Source
+from rfdetr_train.data.canvas import STRETCH, Canvas, Placement
 from rfdetr_train.data.picture_cache import PictureCache
-from rfdetr_train.data.placement import STRETCH, Placement, SizePx
 from rfdetr_train.data.plan import count_steps, draws_of_epoch, plan_epoch, sample_rng, scale_of_step
-from rfdetr_train.data.sample import Batch, ImageRecord, Split
+from rfdetr_train.data.sample import Batch, Split
+from rfdetr_train.data.stages import build_transforms
 from rfdetr_train.data.transforms import View, evaluation_view, source_side_px, training_view
-from rfdetr_train.data.user_transforms import build_transforms
 from rfdetr_train.data.workers import death_explained, prepare_worker, shareable, worker_context
 from rfdetr_train.errors import UserError
 
@@ -42,91 +42,77 @@ class _Request(NamedTuple):
     """None: evaluation, nothing random."""
 
 
-class _Packed(NamedTuple):
-    """One micro-batch, as a worker sends it: a single tensor in shared memory, the small things as plain bytes.
-
-    A tensor per target would cost a file descriptor each, and large batches run out of them.
-    """
-
-    images: torch.Tensor
-    boxes_cxcywh: np.ndarray  # float32 (n of all pictures, 4)
-    labels: np.ndarray  # int64 (n of all pictures,)
-    counts: list[int]
-    image_ids: list[int]
-    sizes_px: list[SizePx]
-    pictures_px: list[SizePx]
-    frames_px: list[SizePx]
-
-
+@dataclass(eq=False)
 class _Reader(TorchDataset):
     """Answers requests, in a worker or in the main process."""
 
-    def __init__(
-        self,
-        split: Split,
-        augmentation: AugmentationConfig | None = None,
-        seed: int = 0,
-        read: Callable[[int], torch.Tensor] | None = None,
-        num_epochs: int | None = None,
-        placement: Placement = STRETCH,
-    ) -> None:
-        """`read` gives the picture of an index; without it each is decoded whole from its file."""
-        self._split, self._augmentation, self._seed, self._num_epochs = split, augmentation, seed, num_epochs
-        self._read, self._placement = read or split.read_image, placement
-        self._extra = build_transforms(augmentation.extra) if augmentation else []
+    split: Split
+    augmentation: AugmentationConfig | None = None
+    seed: int = 0
+    read: Callable[[int], torch.Tensor] | None = None
+    """Gives the picture of an index; without it each is decoded whole from its file."""
+    num_epochs: int | None = None
+    placement: Placement = STRETCH
 
-    def __getitem__(self, request: _Request) -> _Packed | str:
-        """The micro-batch, or the message of a UserError: one raised in a worker would arrive inside a traceback."""
+    def __post_init__(self) -> None:
+        self._extra = build_transforms(self.augmentation.extra) if self.augmentation else []
+
+    def __getitem__(self, request: _Request) -> Batch | str:
+        """The micro-batch, or the message of a UserError: one raised in a worker would arrive inside a traceback.
+
+        Its targets hold arrays, which travel as plain bytes: a tensor per target would cost a file descriptor each, and
+        large batches run out of them.
+        """
         try:
-            return self._pack(request)
+            samples = [self._sample(draw, request) for draw in request.draws]
+            images = shareable(torch.stack([image for image, _ in samples]))
         except UserError as error:
             return str(error)
+        return Batch(images, [target for _, target in samples])
 
-    def _pack(self, request: _Request) -> _Packed:
-        records = [self._split.record(draw % len(self._split)) for draw in request.draws]
-        views = [self._view(*pair, request) for pair in zip(request.draws, records, strict=True)]
-        return _Packed(
-            images=shareable(torch.stack([view.image for view in views])),
-            boxes_cxcywh=torch.cat([view.boxes_cxcywh for view in views]).numpy(),
-            labels=torch.cat([view.labels for view in views]).numpy(),
-            counts=[len(view.labels) for view in views],
-            image_ids=[record.image_id for record in records],
-            sizes_px=[record.size_px for record in records],
-            pictures_px=[view.picture_px for view in views],
-            frames_px=[view.frame_px for view in views],
-        )
+    def _sample(self, draw: int, request: _Request) -> tuple[torch.Tensor, dict[str, Any]]:
+        index = draw % len(self.split)
+        view = self._view(draw, self._canvas(index), request)
+        target = {
+            "boxes_cxcywh": view.boxes_cxcywh.numpy(),
+            "labels": view.labels.numpy(),
+            "image_id": int(self.split.image_ids[index]),
+            "size_px": tuple(self.split.sizes_px[index].tolist()),
+            "picture_px": view.picture_px,
+            "frame_px": view.frame_px,
+        }
+        return view.image, target
 
-    def _view(self, draw: int, record: ImageRecord, request: _Request) -> View:
-        index = draw % len(self._split)
-        source = self._source(index, record)
-        if self._augmentation is None or request.epoch is None:
-            return evaluation_view(*source, request.side_px, self._placement)
-        rng = sample_rng(self._seed, request.epoch, draw)
-        recipe = self._augmentation.in_epoch(request.epoch, self._num_epochs)
+    def _view(self, draw: int, canvas: Canvas, request: _Request) -> View:
+        if self.augmentation is None or request.epoch is None:
+            return evaluation_view(canvas, request.side_px, self.placement)
+        rng = sample_rng(self.seed, request.epoch, draw)
+        recipe = self.augmentation.in_epoch(request.epoch, self.num_epochs)
 
-        def another() -> Source:
-            other = int(rng.integers(len(self._split)))
-            return self._source(other, self._split.record(other))
+        def another() -> Canvas:
+            return self._canvas(int(rng.integers(len(self.split))))
 
-        return training_view(*source, request.side_px, recipe, rng, another, self._extra, self._placement)
+        return training_view(canvas, request.side_px, recipe, rng, another, self._extra, self.placement)
 
-    def _source(self, index: int, record: ImageRecord) -> Source:
+    def _canvas(self, index: int) -> Canvas:
+        record = self.split.record(index)
         try:
-            return self._read(index), record.boxes_xyxy, record.labels, record.size_px
+            image = (self.read or self.split.read_image)(index)
         except UserError as error:
             remedy = "; it could be read before the run: restore it and go on with resume=auto"
-            raise UserError(f"{error}{remedy * (self._augmentation is not None)}") from error
+            raise UserError(f"{error}{remedy * (self.augmentation is not None)}") from error
+        return Canvas.of(image, record.boxes_xyxy, record.labels, record.size_px)
 
 
 class _Pipeline:
     """A torch DataLoader over requests; its workers live until `close`."""
 
     def __init__(self, reader: _Reader, num_workers: int, pin_memory: bool) -> None:
-        self._requests: list[_Request] = []  # what the next iteration asks for
+        self._asked: list[_Request] = []  # by the next iteration
         self._loader: DataLoader | None = DataLoader(
             reader,
             batch_size=None,
-            sampler=self._requests,
+            sampler=self._asked,
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
             multiprocessing_context=worker_context(_PRELOADED) if num_workers else None,
@@ -139,19 +125,25 @@ class _Pipeline:
     def batches(self, requests: Sequence[_Request]) -> Generator[Batch, None, None]:
         """The answers in order. Raises: UserError that names a picture which cannot be read, and if a worker dies."""
         assert self._loader is not None, "the loader is closed"
-        self._requests[:] = requests
+        self._asked[:] = requests
         with death_explained():
-            for packed in self._loader:
-                if isinstance(packed, str):
-                    raise UserError(packed)
-                yield _unpack(packed)
+            for answer in self._loader:
+                if isinstance(answer, str):
+                    raise UserError(answer)
+                yield _with_tensors(answer)
 
     def close(self) -> None:
         """End the workers."""
         self._loader = None  # the last reference: torch ends them when the loader goes
 
+    def __enter__(self) -> Self:
+        return self
 
-class TrainLoader:
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class TrainLoader(_Pipeline):
     """Random views of a train split, one list of micro-batches per optimizer step."""
 
     def __init__(
@@ -186,8 +178,9 @@ class TrainLoader:
         from_files = partial(
             split.read_image, at_least_px=source_side_px(max(placement.view_px(max(scales))), augmentation)
         )
-        reader = _Reader(split, augmentation, seed, cache.read_image if cache else from_files, num_epochs, placement)
-        self._pipeline = _Pipeline(reader, workers, pin_memory)
+        read = cache.read_image if cache else from_files
+        reader = _Reader(split, augmentation, seed, read, num_epochs, placement)
+        super().__init__(reader, workers, pin_memory)
         self.steps_per_epoch = count_steps(self.images_per_epoch, batch_size, accumulation_steps)
 
     def epoch(self, epoch: int, start_step: int = 0) -> Generator[list[Batch], None, None]:
@@ -195,8 +188,8 @@ class TrainLoader:
 
         Raises: UserError for an empty split, and for a picture that cannot be read, with its path.
         """
-        steps = self._requests(epoch)[start_step:]
-        batches = self._pipeline.batches([request for step in steps for request in step if request.draws])
+        steps = self._requests_of(epoch)[start_step:]
+        batches = self.batches([request for step in steps for request in step if request.draws])
         with closing(batches):
             for step in steps:
                 yield [next(batches) if request.draws else self._no_pictures(request) for request in step]
@@ -204,7 +197,7 @@ class TrainLoader:
     def _no_pictures(self, request: _Request) -> Batch:
         return Batch(torch.zeros(0, 3, *self._placement.view_px(request.side_px), dtype=torch.uint8), [])
 
-    def _requests(self, epoch: int) -> list[list[_Request]]:
+    def _requests_of(self, epoch: int) -> list[list[_Request]]:
         first_step = epoch * self.steps_per_epoch
         sides = (scale_of_step(self._seed, step, self._scales) for step in count(first_step))
         plan = plan_epoch(*self._plan_arguments, epoch, self._draws_per_picture)
@@ -212,16 +205,6 @@ class TrainLoader:
             [_Request(self._share(draws), side, epoch) for draws in step]
             for step, side in zip(plan, sides, strict=False)
         ]
-
-    def close(self) -> None:
-        """End the workers."""
-        self._pipeline.close()
-
-    def __enter__(self) -> "TrainLoader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def evaluation_batches(
@@ -244,8 +227,9 @@ def evaluation_batches(
     starts = range(0, len(split), batch_size)
     indices = [list(range(start, min(start + batch_size, len(split)))) for start in starts[first::every]]
     reader = _Reader(split, placement=placement)
+    requests = [_Request(of_batch, resolution_px, None) for of_batch in indices]
     pipeline = _Pipeline(reader, _useful_workers(num_workers, len(indices)), pin_memory)
-    with closing(pipeline), closing(pipeline.batches([_Request(i, resolution_px, None) for i in indices])) as batches:
+    with pipeline, closing(pipeline.batches(requests)) as batches:
         yield from batches
 
 
@@ -259,14 +243,14 @@ def _useful_workers(asked: int, num_batches: int) -> int:
     return min(asked, num_batches)
 
 
-def _unchanged(packed: Any) -> Any:
+def _unchanged(answer: Any) -> Any:
     """In place of torch's collation, which would make tensors of the arrays."""
-    return packed
+    return answer
 
 
-def _unpack(packed: _Packed) -> Batch:
-    boxes = torch.from_numpy(packed.boxes_cxcywh).split(packed.counts)
-    labels = torch.from_numpy(packed.labels).split(packed.counts)
-    columns = (boxes, labels, packed.image_ids, packed.sizes_px, packed.pictures_px, packed.frames_px)
-    names = ("boxes_cxcywh", "labels", "image_id", "size_px", "picture_px", "frame_px")
-    return Batch(packed.images, [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)])
+def _with_tensors(batch: Batch) -> Batch:
+    targets = [
+        {key: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for key, value in target.items()}
+        for target in batch.targets
+    ]
+    return Batch(batch.images, targets)

@@ -24,8 +24,7 @@ import torch
 
 from rfdetr_train import distributed
 from rfdetr_train.atomic_file import replacing
-from rfdetr_train.data.image_file import reduction
-from rfdetr_train.data.reader import Progress
+from rfdetr_train.data.image_file import Progress, reduction
 from rfdetr_train.data.sample import Split
 from rfdetr_train.errors import UserError
 

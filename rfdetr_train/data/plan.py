@@ -4,11 +4,16 @@ Nothing here or in the loader reads a global random state, so a batch does not d
 what ran before, and a resumed run meets the same batches.
 """
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
 
-from rfdetr_train.errors import UserError
+from rfdetr_train.config import DataConfig
+from rfdetr_train.data.sample import Split
+from rfdetr_train.errors import UserError, listed
+
+log = logging.getLogger(__name__)
 
 _ORDER, _SAMPLE, _SCALE, _REPEAT = range(4)  # one stream of random numbers per kind of choice
 
@@ -85,3 +90,28 @@ def sample_rng(seed: int, epoch: int, draw: int) -> np.random.Generator:
 
 def _rng(seed: int, *stream: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=stream))
+
+
+def draws_per_picture(split: Split, config: DataConfig) -> np.ndarray | None:
+    """The mean number of draws of each picture in an epoch, float64 (N,); None: each once.
+
+    Repeat factors of LVIS (arXiv 1908.03195): with f(c) the share of the pictures that hold class c, and t the
+    threshold, r(c) = max(1, sqrt(t / f(c))); a picture is drawn as often as the rarest of its classes asks, max r(c). A
+    picture without boxes (crowd regions are none) is drawn `data.background` times.
+    """
+    if config.repeat_threshold is None and config.background == 1.0:
+        return None
+    classes = len(split.label_map.names)
+    owners = np.repeat(np.arange(len(split)), np.diff(split.offsets))
+    pictures, labels = np.divmod(np.unique((owners * classes + split.labels)[~split.crowd]), classes)
+    shares = np.bincount(labels, minlength=classes) / len(split)
+    factors = np.ones(classes)
+    if config.repeat_threshold is not None:
+        present = shares > 0
+        factors[present] = np.sqrt(config.repeat_threshold / shares[present]).clip(min=1.0)
+    draws = np.full(len(split), config.background)
+    np.maximum.at(draws, pictures, factors[labels])
+    repeated = [f"{split.label_map.names[c]} x{factors[c]:.2f}" for c in np.argsort(-factors) if factors[c] > 1]
+    message = "an epoch draws %.0f pictures out of %d; with classes repeated: %s"
+    log.info(message, draws.sum(), len(split), listed(repeated) or "none")
+    return draws

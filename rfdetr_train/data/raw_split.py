@@ -8,8 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rfdetr_train.data.categories import Category
-from rfdetr_train.data.listing import listed
+from rfdetr_train.errors import listed
+
+
+class Category(NamedTuple):
+    """A row of a category table."""
+
+    category_id: int
+    name: str
+    supercategory: str | None = None
 
 
 @dataclass(frozen=True)

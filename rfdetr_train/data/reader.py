@@ -9,16 +9,14 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, TypeGuard, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeGuard
 
 import numpy as np
 
-from rfdetr_train.data.image_file import image_size
-from rfdetr_train.data.listing import listed
+from rfdetr_train.data.image_file import Given, Progress, Result, attempted, image_size, in_threads
 from rfdetr_train.data.raw_split import RawSplit
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import UserError, listed
 
 log = logging.getLogger(__name__)
 
@@ -31,18 +29,13 @@ UNKNOWN_SIZE_PX = (2**20, 2**20)
 
 _LARGEST_NUMBER = 1e12
 _PROBED_PICTURES = 100  # some may be missing: the check of the pictures tells which
-_THREADS = min(16, 4 * (os.cpu_count() or 1))
-_AT_ONCE = 16
-
-Given = TypeVar("Given")
-Parsed = TypeVar("Parsed")
-Progress = Callable[[int, int], None]
-"""Called with (how much is done so far, how much there is in all)."""
 
 
 class Reader(ABC):
     """A data set of one format."""
 
+    NAME: ClassVar[str]
+    """In `data.format`."""
     LAYOUT: ClassVar[str]
     """What such a data set holds for `{split}`, for a message."""
 
@@ -75,30 +68,26 @@ class Reader(ABC):
         """What makes the root look like this format."""
         return next((source for split in SPLIT_NAMES for source in self.sources(split)), None)
 
-    def picture_folder(self, folders: Sequence[Path], file_names: Sequence[str], source: Path) -> Path:
-        """The first of `folders` that holds (some of) the pictures, else the first that exists.
+    def locate(self, folders: Sequence[Path], file_names: Sequence[str], source: Path) -> tuple[Path, list[str]]:
+        """The first of `folders` that holds (some of) the pictures, else the first that exists; and the file names as
+        this system writes them.
 
-        Raises: UserError if none exists.
+        An annotation file may come from anywhere: names that lead out of the root are refused. They are judged by
+        themselves; `read_inside` judges links.
+
+        Raises: UserError if none exists, or for such a name.
         """
         there = [folder for folder in folders if folder.is_dir()]
-        probes = [_local(name) for name in file_names[:_PROBED_PICTURES] if "\0" not in name]
-        for folder in there:
-            if any(os.path.exists(folder / name) for name in probes):
-                return folder
         if not there:
             raise UserError(f"{source}: no folder of pictures; looked for {', '.join(map(str, folders))}")
-        return there[0]
-
-    def inside_root(self, folder: Path, file_names: Sequence[str], source: Path) -> list[str]:
-        """The file names as this system writes them; those that lead out of the root are refused.
-
-        An annotation file may come from anywhere. Judged by the names alone; `read_inside` judges links.
-        """
+        probes = [_local(name) for name in file_names[:_PROBED_PICTURES] if "\0" not in name]
+        holding = (folder for folder in there if any(os.path.exists(folder / name) for name in probes))
+        folder = next(holding, there[0])
         names = [_local(name) if "\\" in name and not os.path.exists(folder / name) else name for name in file_names]
         for name in names:
             if "\0" in name or not self.allows(os.path.join(folder, name)):
                 self.refuse_outside(name, source)
-        return names
+        return folder, names
 
     def allows(self, path: str | Path) -> bool:
         """Does `path` lie inside the root, or may it lie elsewhere?"""
@@ -126,28 +115,9 @@ def _local(name: str) -> str:
 
 def sizes_of_pictures(paths: Sequence[Path], progress: Progress | None = None) -> np.ndarray:
     """int64 (n, 2), (height, width) upright, from the headers; UNKNOWN_SIZE_PX where there is none."""
-    return np.array(in_threads(_size_px, paths, progress), dtype=np.int64).reshape(-1, 2)
-
-
-def in_threads(
-    work: Callable[[Given], Parsed], things: Sequence[Given], progress: Progress | None = None
-) -> list[Parsed]:
-    """`work` on each, which is mostly waiting for files, or decoding, which lets other threads run."""
-    results: list[Parsed] = []
-    groups = [things[start : start + _AT_ONCE] for start in range(0, len(things), _AT_ONCE)]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for group in pool.map(lambda group: list(map(work, group)), groups):
-            results += group
-            if progress is not None:
-                progress(len(results), len(things))
-    return results
-
-
-def _size_px(path: Path) -> tuple[int, int]:
-    try:
-        return image_size(path)
-    except UserError:
-        return UNKNOWN_SIZE_PX
+    found = in_threads(image_size, paths, progress)
+    sizes_px = [UNKNOWN_SIZE_PX if isinstance(size_px, UserError) else size_px for size_px in found]
+    return np.array(sizes_px, dtype=np.int64).reshape(-1, 2)
 
 
 def files_below(folder: Path, endings: tuple[str, ...] = PICTURE_ENDINGS) -> Iterator[Path]:
@@ -176,11 +146,9 @@ def pictures_below(folder: Path) -> list[Path]:
 def any_case(folder: Path, path: str) -> Path:
     """`folder / path`, its parts in the capitals that they really have."""
     for part in Path(path).parts:
-        there = folder.is_dir() and not os.path.lexists(folder / part)
-        alike = (
-            min((name for name in os.listdir(folder) if name.lower() == part.lower()), default=part) if there else part
-        )
-        folder /= alike
+        if folder.is_dir() and not os.path.lexists(folder / part):
+            part = min((name for name in os.listdir(folder) if name.lower() == part.lower()), default=part)
+        folder /= part
     return folder
 
 
@@ -192,6 +160,12 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}: byte {error.start} is not UTF-8 text; save the file as UTF-8") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def numbered_lines(path: Path) -> list[tuple[int, str]]:
+    """The lines of a text file that are not empty, without blanks around them, and their numbers from 1."""
+    lines = enumerate(read_text(path).splitlines(), start=1)
+    return [(number, line.strip()) for number, line in lines if line.strip()]
 
 
 def is_text(value: Any) -> TypeGuard[str]:
@@ -210,17 +184,10 @@ def number(text: str, what: str) -> float:
     return value
 
 
-def parse_all(parse: Callable[[Given], Parsed], things: Iterable[Given]) -> list[Parsed]:
-    """`parse` each; what it refuses is gathered, so that its owner mends all of it at once.
-
-    Raises: UserError with all refusals.
-    """
-    parsed, faults = [], []
-    for thing in things:
-        try:
-            parsed.append(parse(thing))
-        except UserError as error:
-            faults.append(str(error))
+def parse_all(parse: Callable[[Given], Result], things: Iterable[Given]) -> list[Result]:
+    """`parse` each. Raises: UserError with all that it refuses, so that its owner mends all of it at once."""
+    parsed = attempted(parse, things)
+    faults = [str(outcome) for outcome in parsed if isinstance(outcome, UserError)]
     if faults:
         raise UserError(listed(faults, separator="\n"))
-    return parsed
+    return [outcome for outcome in parsed if not isinstance(outcome, UserError)]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from rfdetr_train.boxes import xywh_to_xyxy
 from rfdetr_train.data.image_file import MAX_MEGAPIXELS, read_image
 from rfdetr_train.labels import LabelMap
 
@@ -37,7 +38,7 @@ class Batch(NamedTuple):
     targets: list[dict[str, Any]]
     """B dicts: boxes_cxcywh float32 (n, 4) in 0..1, fractions of the frame; labels int64 (n,); image_id int; as pairs
     (height, width) of ints size_px, annotated, and picture_px and frame_px, of the picture and its frame in the image:
-    see `placement.py`."""
+    see `canvas.py`."""
 
     def to(self, device: torch.device) -> "Batch":
         """The batch with its tensors on `device`."""
@@ -136,8 +137,7 @@ class Split:
         """Picture `index` (0..N-1) with its training targets."""
         rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
         targets = ~self.crowd[rows]
-        boxes = self.boxes_xywh[rows][targets]
-        boxes_xyxy = np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1).astype(np.float32)
+        boxes_xyxy = xywh_to_xyxy(self.boxes_xywh[rows][targets]).astype(np.float32)
         height, width = (int(side) for side in self.sizes_px[index])
         image_id = int(self.image_ids[index])
         return ImageRecord(self.path(index), image_id, (height, width), boxes_xyxy, self.labels[rows][targets])

@@ -44,9 +44,14 @@ def write_shapes(config: ShapesDataConfig) -> Path:
 
     Raises: UserError if config.root is a folder of other things, or cannot be written.
     """
-    _refuse_foreign(config.root)
+    root = Path(config.root).expanduser().absolute()
+    there = sorted(path.name for path in root.iterdir() if path.name[0] != ".") if root.is_dir() else []
+    if there and not any(root.glob("train*-valid*px-seed*-v*")):
+        foreign = f"data=shapes draws a demo set, but this folder holds {there[0]}"
+        remedy = "add data=auto to train on what is there, or give the demo set a folder of its own"
+        raise UserError(f"data.root={config.root}: {foreign}; {remedy}")
     name = f"train{config.train_images}-valid{config.valid_images}-{config.image_size_px}px"
-    folder = Path(config.root).expanduser().absolute() / f"{name}-seed{config.shapes_seed}-v{_VERSION}"
+    folder = root / f"{name}-seed{config.shapes_seed}-v{_VERSION}"
     if not folder.is_dir():
         try:
             _write_atomically(config, folder)
@@ -54,14 +59,6 @@ def write_shapes(config: ShapesDataConfig) -> Path:
             reason = f"the demo set cannot be written there ({error.strerror}: {error.filename}); give another folder"
             raise UserError(f"data.root={config.root}: {reason}") from error
     return folder
-
-
-def _refuse_foreign(given: str) -> None:
-    root = Path(given).expanduser().absolute()
-    there = sorted(path.name for path in root.iterdir() if path.name[0] != ".") if root.is_dir() else []
-    if there and not any(root.glob("train*-valid*px-seed*-v*")):
-        remedy = "add data=auto to train on what is there, or give the demo set a folder of its own"
-        raise UserError(f"data.root={given}: data=shapes draws a demo set, but this folder holds {there[0]}; {remedy}")
 
 
 def _write_atomically(config: ShapesDataConfig, folder: Path) -> None:
@@ -83,24 +80,20 @@ def _write_atomically(config: ShapesDataConfig, folder: Path) -> None:
 
 def _write_split(folder: Path, count: int, size_px: int, seed: tuple[int, int]) -> None:
     folder.mkdir()
-    images, annotations = [], []
+    images: list[dict] = []
+    annotations: list[dict] = []
     for number in range(count):
         picture, shapes = draw_picture(size_px, np.random.default_rng([*seed, number]))
         file_name = f"{number:06d}.jpg"
         picture.save(folder / file_name, quality=95)
         images.append({"id": number + 1, "file_name": file_name, "width": size_px, "height": size_px})
-        annotations += [_annotation(shape, number + 1) for shape in shapes]
-    for number, annotation in enumerate(annotations, start=1):
-        annotation["id"] = number
+        for shape in shapes:
+            box = {"bbox": [shape.left, shape.top, shape.side, shape.side], "area": shape.side**2, "iscrowd": 0}
+            ids = {"image_id": number + 1, "category_id": shape.form + 1}
+            annotations.append({**ids, **box, "id": len(annotations) + 1})
     categories = [{"id": label + 1, "name": form, "supercategory": "none"} for label, form in enumerate(FORMS)]
     table = {"images": images, "annotations": annotations, "categories": categories}
     (folder / ROBOFLOW_FILE).write_text(json.dumps(table), encoding="utf-8")
-
-
-def _annotation(shape: Shape, image_id: int) -> dict:
-    box = [shape.left, shape.top, shape.side, shape.side]
-    area = shape.side**2
-    return {"image_id": image_id, "category_id": shape.form + 1, "bbox": box, "area": area, "iscrowd": 0}
 
 
 def draw_picture(size_px: int, rng: np.random.Generator) -> tuple[Image.Image, list[Shape]]:

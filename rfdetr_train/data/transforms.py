@@ -14,25 +14,12 @@ import torch
 from torchvision.transforms.v2 import functional
 
 from rfdetr_train.config import AugmentationConfig
-from rfdetr_train.data.canvas import Canvas, Source, canvas_of, fitted, padded
-from rfdetr_train.data.composites import copy_paste, mixup, mosaic
-from rfdetr_train.data.placement import STRETCH, Placement, SizePx
+from rfdetr_train.data import stages
+from rfdetr_train.data.canvas import STRETCH, Canvas, Placement, SizePx, fitted, padded
 from rfdetr_train.data.sample import Batch
-from rfdetr_train.data.stages import (
-    SHORT_SIDES_PX,
-    SMALLEST_WINDOW,
-    affine,
-    iou_crop,
-    photometric,
-    quarter_turn,
-    resize_crop,
-    zoom_out,
-)
-from rfdetr_train.data.user_transforms import Transform, apply_transforms
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-LUMINANCE_OF_RGB = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 _SCALE_STEPS = 5  # training scales: up to so many strides below and above the model's resolution
 _FEWEST_STRIDES = 2  # no training scale is smaller than this
@@ -53,65 +40,70 @@ class View(NamedTuple):
     """The same, rounded up to whole strides: what lies outside is padding."""
 
 
-def evaluation_view(
-    image: torch.Tensor,
-    boxes_xyxy: np.ndarray,
-    labels: np.ndarray,
-    size_px: SizePx,
-    side_px: int,
-    placement: Placement = STRETCH,
-) -> View:
-    """Resize to a view side_px high as `placement` says, by default a square; bilinear with antialias.
-
-    Args: image uint8 (3, height, width); boxes_xyxy float32 (n, 4) in the pixels of the annotated size_px, which may
-    differ from the picture's; labels int64 (n,).
-    """
+def evaluation_view(canvas: Canvas, side_px: int, placement: Placement = STRETCH) -> View:
+    """Resize to a view side_px high as `placement` says, by default a square; bilinear with antialias."""
     view_px = placement.view_px(side_px)
-    return _view(fitted(canvas_of((image, boxes_xyxy, labels, size_px)), view_px, placement), view_px, placement)
+    return _view(fitted(canvas, view_px, placement), view_px, placement)
 
 
 def training_view(
-    image: torch.Tensor,
-    boxes_xyxy: np.ndarray,
-    labels: np.ndarray,
-    size_px: SizePx,
+    canvas: Canvas,
     side_px: int,
     recipe: AugmentationConfig,
     rng: np.random.Generator,
-    another: Callable[[], Source] | None = None,
-    extra: Sequence[Transform] = (),
+    another: Callable[[], Canvas] | None = None,
+    extra: Sequence[stages.Transform] = (),
     placement: Placement = STRETCH,
 ) -> View:
-    """A random view that is side_px high; arguments as of `evaluation_view`.
+    """A random view that is side_px high.
 
     `another` gives other pictures, drawn by `rng`, to recipes with mosaic, mixup or copy_paste; `extra` are the user's
     own transforms. A box cut by a stage keeps the part inside; one left with no area, or with less than the recipe
     demands, is dropped with its label.
     """
-    view_px = placement.view_px(side_px)
-    chance = _Chance(recipe, rng, another)
+    view_px, min_visible = placement.view_px(side_px), recipe.min_visible
+
+    def happens(stage: str) -> bool:
+        """A stage that is off draws nothing, and so changes nothing in the others."""
+        probability = getattr(recipe, stage)
+        return probability > 0 and rng.random() < probability
+
+    def other() -> Canvas:
+        assert another is not None, "a composite needs other pictures"
+        return another()
+
     flip = rng.random() < recipe.horizontal_flip
     crop = rng.random() < recipe.resize_crop
-    canvas = canvas_of((image, boxes_xyxy, labels, size_px))
-
-    if chance.of("mosaic"):
-        four = [canvas, chance.other(), chance.other(), chance.other()]
-        canvas = mosaic(four, view_px, rng, recipe.min_visible, placement)
-    if chance.of("iou_crop"):
-        canvas = iou_crop(canvas, rng, recipe.min_visible)
+    # 1. in the pixels of the picture
+    if happens("mosaic"):
+        canvas = stages.mosaic([canvas, other(), other(), other()], view_px, rng, min_visible, placement)
+    if happens("iou_crop"):
+        canvas = stages.iou_crop(canvas, rng, min_visible)
     if crop:
-        canvas = resize_crop(canvas, rng, recipe.min_visible, view_px)
-    if chance.of("quarter_turn"):
-        canvas = quarter_turn(canvas, rng)
-    if chance.of("vertical_flip"):
+        canvas = stages.resize_crop(canvas, rng, min_visible, view_px)
+    if happens("quarter_turn"):
+        canvas = stages.quarter_turn(canvas, rng)
+    if happens("vertical_flip"):
         canvas = canvas.apply(functional.vertical_flip)
     canvas = fitted(canvas, view_px, placement)
     if flip:
         canvas = canvas.apply(functional.horizontal_flip)
-    canvas = _changed_in_the_view(canvas, chance, placement)
+    # 2. what should cost by the size of the picture in the view
+    in_view_px = canvas.size_px
+    if happens("copy_paste"):
+        canvas = stages.copy_paste(canvas, fitted(other(), in_view_px, placement), rng, min_visible)
+    if happens("mixup"):
+        canvas = stages.mixup(canvas, padded(fitted(other(), in_view_px, placement), in_view_px), rng)
+    if happens("zoom_out"):
+        canvas = stages.zoom_out(canvas, rng, recipe.zoom_out_most)
+    if happens("affine"):
+        canvas = stages.affine(canvas, rng, recipe)
+    if happens("photometric"):
+        canvas = stages.photometric(canvas, rng, recipe.photometric_strength)
     if extra:
-        canvas = apply_transforms(extra, canvas, rng, recipe.min_visible)
-    return _view(_large_enough(canvas, recipe.min_box_px), view_px, placement)
+        canvas = stages.apply_transforms(extra, canvas, rng, min_visible)
+    sides = canvas.boxes_xyxy[:, 2:] - canvas.boxes_xyxy[:, :2]
+    return _view(canvas.with_boxes((sides >= recipe.min_box_px).all(dim=1)), view_px, placement)
 
 
 def model_inputs(batch: Batch, input_channels: int = 3) -> tuple[torch.Tensor, ...]:
@@ -128,7 +120,7 @@ def normalise(images: torch.Tensor, input_channels: int = 3) -> torch.Tensor:
     """
     mean, std, luminance = (
         torch.tensor(values, device=images.device).view(3, 1, 1)
-        for values in (IMAGENET_MEAN, IMAGENET_STD, LUMINANCE_OF_RGB)
+        for values in (IMAGENET_MEAN, IMAGENET_STD, stages.LUMINANCE_OF_RGB)
     )
     if input_channels == 1:
         images, mean, std = (images * luminance).sum(dim=1, keepdim=True), mean.mean(), std.mean()
@@ -144,47 +136,8 @@ def training_scales(resolution_px: int, stride_px: int) -> list[int]:
 def source_side_px(largest_side_px: int, augmentation: AugmentationConfig) -> int:
     """The longest side in pixels to which views of at most `largest_side_px` resize the shorter side of a picture."""
     if augmentation.iou_crop:  # the smallest window fills a view
-        largest_side_px = math.ceil(largest_side_px / SMALLEST_WINDOW)
-    return max(largest_side_px, max(SHORT_SIDES_PX) if augmentation.resize_crop else 0)
-
-
-class _Chance(NamedTuple):
-    """What happens to a sample."""
-
-    recipe: AugmentationConfig
-    rng: np.random.Generator
-    another: Callable[[], Source] | None
-
-    def of(self, stage: str) -> bool:
-        """Whether a stage happens; one that is off draws nothing, and so changes nothing in the others."""
-        probability = getattr(self.recipe, stage)
-        return probability > 0 and self.rng.random() < probability
-
-    def other(self) -> Canvas:
-        """Another picture."""
-        assert self.another is not None, "a composite needs other pictures"
-        return canvas_of(self.another())
-
-
-def _changed_in_the_view(canvas: Canvas, chance: _Chance, placement: Placement) -> Canvas:
-    """The stages whose cost should go by the size of the view and not by the picture's."""
-    recipe, rng, view_px = chance.recipe, chance.rng, canvas.size_px
-    if chance.of("copy_paste"):
-        canvas = copy_paste(canvas, fitted(chance.other(), view_px, placement), rng, recipe.min_visible)
-    if chance.of("mixup"):
-        canvas = mixup(canvas, padded(fitted(chance.other(), view_px, placement), view_px), rng)
-    if chance.of("zoom_out"):
-        canvas = zoom_out(canvas, rng, recipe.zoom_out_most)
-    if chance.of("affine"):
-        canvas = affine(canvas, rng, recipe)
-    if chance.of("photometric"):
-        canvas = photometric(canvas, rng, recipe.photometric_strength)
-    return canvas
-
-
-def _large_enough(canvas: Canvas, min_box_px: float) -> Canvas:
-    kept = (canvas.boxes_xyxy[:, 2:] - canvas.boxes_xyxy[:, :2] >= min_box_px).all(dim=1)
-    return Canvas(canvas.image, canvas.boxes_xyxy[kept], canvas.labels[kept])
+        largest_side_px = math.ceil(largest_side_px / stages.SMALLEST_WINDOW)
+    return max(largest_side_px, max(stages.SHORT_SIDES_PX) if augmentation.resize_crop else 0)
 
 
 def _view(canvas: Canvas, view_px: SizePx, placement: Placement) -> View:

@@ -12,9 +12,7 @@ from typing import NamedTuple
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
-import numpy as np
-
-from rfdetr_train.data.listing import listed
+from rfdetr_train.boxes import xyxy_to_xywh
 from rfdetr_train.data.raw_split import NamedBox, RawSplit, split_of_named_boxes
 from rfdetr_train.data.reader import (
     PICTURE_ENDINGS,
@@ -23,11 +21,11 @@ from rfdetr_train.data.reader import (
     any_case,
     files_below,
     number,
+    numbered_lines,
     parse_all,
     pictures_below,
-    read_text,
 )
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import UserError, listed
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +47,7 @@ class VocFile(NamedTuple):
 class VocReader(Reader):
     """A split is a list of names in `ImageSets/Main`, or a folder of XML files; `Annotations` alone is train."""
 
+    NAME = "voc"
     LAYOUT = "Annotations, JPEGImages and ImageSets/Main/{split}.txt, or {split}/*.xml beside the pictures"
 
     def sources(self, split: str) -> list[Path]:
@@ -68,7 +67,9 @@ class VocReader(Reader):
             files += [VocFile(self.root, name, (0, 0), []) for name in bare]
         sizes_px = self.sizes_px(self.root, file_names, [file.size_px for file in files])
         boxes = [file.boxes for file in files]
-        return split_of_named_boxes(source, self.root, file_names, sizes_px, boxes, _to_xywh)
+        return split_of_named_boxes(
+            source, self.root, file_names, sizes_px, boxes, lambda corners, _: xyxy_to_xywh(corners - [1, 1, 0, 0])
+        )
 
     def _without_file(self, source: Path, file_names: list[str]) -> list[str]:
         """The pictures that no XML file is of; as in YOLO's format, there is nothing on them."""
@@ -81,27 +82,26 @@ class VocReader(Reader):
         return bare
 
     def _picture(self, file: VocFile) -> str:
-        """The file name, from the root, of the picture with the XML file's name, as VOC has it, or else of its own."""
+        """The file name, from the root, of the picture with the XML file's name, as VOC has it, or else of its own.
+
+        It may lie beside the XML file, or in a folder beside that of the annotations.
+        """
+        parts = file.path.parent.relative_to(self.root).parts
+        inner = [part for part in parts if part not in _ANNOTATION_FOLDERS]
+        replaced = [[top if part in _ANNOTATION_FOLDERS else part for part in parts] for top in _PICTURE_FOLDERS]
+        folders = [self.root.joinpath(*parts) for parts in (parts, inner, *reversed(replaced))]
         names = [file.path.stem + ending for ending in PICTURE_ENDINGS] + [file.file_name] * bool(file.file_name)
-        folders = _picture_folders(self.root, file.path)
-        paths = (folder / name for folder in folders for name in names)
         missing = folders[-1] / (file.file_name or names[0])  # the check of the pictures tells
-        found = next((path for path in paths if os.path.isfile(path)), missing)
-        return self.inside_root(self.root, [os.path.relpath(found, self.root)], file.path)[0]
-
-
-def _picture_folders(root: Path, xml_file: Path) -> list[Path]:
-    """Where the picture of an XML file may lie: beside it, or in a folder beside that of the annotations."""
-    parts = xml_file.parent.relative_to(root).parts
-    inner = [part for part in parts if part not in _ANNOTATION_FOLDERS]
-    replaced = [[top if part in _ANNOTATION_FOLDERS else part for part in parts] for top in _PICTURE_FOLDERS]
-    return [root.joinpath(*parts) for parts in (parts, inner, *reversed(replaced))]
+        paths = (folder / name for folder in folders for name in names)
+        found = next(filter(os.path.isfile, paths), missing)
+        _, (name,) = self.locate([self.root], [os.path.relpath(found, self.root)], file.path)
+        return name
 
 
 def _listed_files(root: Path, source: Path) -> list[Path]:
     """The XML files that a list names; a line may go on with 1 or -1, for a class that is there or not."""
     folder = next((root / name for name in _ANNOTATION_FOLDERS if (root / name).is_dir()), root)
-    names = {re.sub(r"\s+-?[01]$", "", line.strip()) for line in read_text(source).splitlines() if line.strip()}
+    names = {re.sub(r"\s+-?[01]$", "", line) for _, line in numbered_lines(source)}
     outside = [name for name in names if os.path.isabs(name) or ".." in Path(name).parts or "\0" in name]
     if outside:
         raise UserError(f"{source}: {outside[0]!r} leads out of {folder}; list the names of its XML files")
@@ -161,8 +161,3 @@ def _read_xml(path: Path) -> Element:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     return builder.close()
-
-
-def _to_xywh(corners: np.ndarray, _: np.ndarray) -> np.ndarray:
-    first, last = corners[:, :2] - 1, corners[:, 2:]
-    return np.concatenate([first, last - first], axis=1)

@@ -7,8 +7,8 @@ import torch
 
 from rfdetr_train.boxes import cxcywh_to_xyxy
 from rfdetr_train.config import AugmentationConfig
+from rfdetr_train.data.canvas import STRETCH, Placement
 from rfdetr_train.data.loader import TrainLoader
-from rfdetr_train.data.placement import STRETCH, Placement
 from rfdetr_train.data.sample import Batch, Split
 from rfdetr_train.loggers.sheet import Picture
 

@@ -12,7 +12,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from rfdetr_train import distributed
 from rfdetr_train.config import LBFGSConfig, TrainConfig
 from rfdetr_train.criterion import Criterion
-from rfdetr_train.data.placement import Placement
+from rfdetr_train.data.canvas import Placement
 from rfdetr_train.engine.precision import Precision
 from rfdetr_train.errors import UserError
 

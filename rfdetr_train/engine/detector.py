@@ -12,6 +12,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from rfdetr_train.data.canvas import Canvas
 from rfdetr_train.data.image_file import read_image
 from rfdetr_train.data.sample import Batch
 from rfdetr_train.data.transforms import evaluation_view
@@ -129,7 +130,7 @@ class Detector:
         config = self.model.config
         sizes = [(image.shape[1], image.shape[2]) for image in pictures]
         views = [
-            evaluation_view(image, NO_BOXES, NO_LABELS, size, config.resolution, self.placement)
+            evaluation_view(Canvas.of(image, NO_BOXES, NO_LABELS, size), config.resolution, self.placement)
             for image, size in zip(pictures, sizes, strict=True)
         ]
         targets = [

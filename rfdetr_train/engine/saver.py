@@ -11,8 +11,7 @@ from typing import Any
 from rfdetr_train.atomic_file import put_in_place, replacing
 from rfdetr_train.checkpoint import files
 from rfdetr_train.config import CheckpointConfig
-from rfdetr_train.data.listing import listed
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import UserError, listed
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from rfdetr_train import distributed
 from rfdetr_train.checkpoint import files
-from rfdetr_train.data.listing import listed
 from rfdetr_train.data.sample import Batch
 from rfdetr_train.engine.run import Run
 from rfdetr_train.engine.step import StepResult
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import UserError, listed
 
 log = logging.getLogger(__name__)
 

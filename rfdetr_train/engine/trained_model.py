@@ -11,7 +11,7 @@ from rfdetr_train.checkpoint.class_heads import select_logits
 from rfdetr_train.checkpoint.reference_run import known_classes, read_checkpoint
 from rfdetr_train.checkpoint.starting_weights import best_kind
 from rfdetr_train.config import ModelConfig
-from rfdetr_train.data.placement import Placement
+from rfdetr_train.data.canvas import Placement
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
 from rfdetr_train.models.lora import merged_state_dict

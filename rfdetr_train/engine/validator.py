@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from rfdetr_train import distributed
+from rfdetr_train.data.canvas import STRETCH, Placement
 from rfdetr_train.data.loader import evaluation_batches
-from rfdetr_train.data.placement import STRETCH, Placement
 from rfdetr_train.data.sample import Split
 from rfdetr_train.engine.inference import detect
 from rfdetr_train.engine.precision import Precision

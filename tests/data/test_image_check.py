@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rfdetr_train.data import image_file
 from rfdetr_train.data.image_check import check_images
 from rfdetr_train.data.image_file import read_image
 from rfdetr_train.errors import UserError
@@ -122,7 +123,8 @@ def test_another_size_than_annotated_is_a_warning(tmp_path, write_simple, caplog
     assert f"{tmp_path / 'train' / 'a.png'}: annotated as 100x100, but the picture is 200x300" in record.getMessage()
 
 
-def test_progress_counts_over_all_splits(tmp_path, write_simple, read):
+def test_progress_counts_over_all_splits(tmp_path, write_simple, read, monkeypatch):
+    monkeypatch.setattr(image_file, "_AT_ONCE", 1)  # pictures between two reports
     write_simple(tmp_path)
     seen = []
     check_images(read(tmp_path), "error", lambda done, total: seen.append((done, total)))

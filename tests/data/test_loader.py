@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rfdetr_train.config import STRONG_STAGES, WEAK_STAGES, AugmentationConfig, ShapesDataConfig
+from rfdetr_train.data.canvas import Canvas
 from rfdetr_train.data.dataset import read_dataset
 from rfdetr_train.data.image_check import check_images
 from rfdetr_train.data.image_file import read_image
@@ -193,7 +194,7 @@ def test_evaluation_batches(dataset):
         targets = [target for batch in batches for target in batch.targets]
         assert [target["image_id"] for target in targets] == [1, 2, 3, 4, 5]
         record = split.record(4)
-        view = evaluation_view(read_image(record.path), record.boxes_xyxy, record.labels, record.size_px, 48)
+        view = evaluation_view(Canvas.of(read_image(record.path), *record[3:], record.size_px), 48)
         assert torch.equal(batches[2].images[0], view.image)
         assert torch.equal(targets[4]["boxes_cxcywh"], view.boxes_cxcywh)
         assert torch.equal(targets[4]["labels"], view.labels)
@@ -253,9 +254,8 @@ def test_training_pictures_are_reduced_and_evaluated_ones_are_not(tmp_path):
     record = split.record(0)
 
     def view(at_least_px):
-        return evaluation_view(
-            split.read_image(0, at_least_px), record.boxes_xyxy, record.labels, record.size_px, 320
-        ).image
+        canvas = Canvas.of(split.read_image(0, at_least_px), *record[3:], record.size_px)
+        return evaluation_view(canvas, 320).image
 
     sizes = {"batch_size": 1, "accumulation_steps": 1, "seed": 0, "num_workers": 0}
     none = TrainLoader(split, AugmentationConfig(name="none"), [256, 320], **sizes)

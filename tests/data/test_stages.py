@@ -1,15 +1,30 @@
 """Each stage against a closed form, torchvision, or a picture whose pixels say where they come from."""
 
 import math
+import random
 
 import numpy as np
 import pytest
 import torch
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from rfdetr_train.config import AugmentationConfig
 from rfdetr_train.data.canvas import GROUND_RGB, Canvas, ground
-from rfdetr_train.data.stages import _turn_about_grey, affine, iou_crop, photometric, quarter_turn, zoom_out
+from rfdetr_train.data.stages import (
+    _turn_about_grey,
+    affine,
+    apply_transforms,
+    build_transforms,
+    copy_paste,
+    iou_crop,
+    mixup,
+    mosaic,
+    photometric,
+    quarter_turn,
+    zoom_out,
+)
+from rfdetr_train.errors import UserError
 
 
 def coordinates(height=150, width=200, boxes=((20, 10, 60, 90), (100, 100, 180, 140))):
@@ -145,3 +160,170 @@ def test_hue_turns_about_grey():
     some = _turn_about_grey(0.3).double()
     assert torch.allclose(some @ some.T, torch.eye(3).double(), atol=1e-6)
     assert torch.allclose(some @ torch.ones(3).double(), torch.ones(3).double(), atol=1e-6)
+
+
+def plain(value, size=(60, 80), boxes=()):
+    """One grey, labels are the grey."""
+    boxes = torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
+    return Canvas(torch.full((3, *size), value, dtype=torch.uint8), boxes, torch.full((len(boxes),), value))
+
+
+def rng(seed):
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("size", [(64, 64), (40, 90)])
+def test_a_mosaics_pictures_meet_in_one_point(size):
+    """Each fills a rectangle from its own corner of the view, and the whole view is covered."""
+    height, width = size
+    for seed in range(20):
+        four = [plain(value, boxes=[(0, 0, 80, 60)]) for value in (10, 20, 30, 40)]
+        result = mosaic(four, size, rng(seed), 0.0)
+        grey = result.image[0]
+        row, column = int((grey[:, 0] == 10).sum()), int((grey[0] == 10).sum())
+        expected = torch.full(size, 10)
+        expected[:row, column:], expected[row:, :column], expected[row:, column:] = 20, 30, 40
+        assert torch.equal(grey.int(), expected.int())
+        assert 0.1 * height - 1 <= row <= 0.9 * height + 1
+        assert 0.1 * width - 1 <= column <= 0.9 * width + 1
+        boxes = [[0, 0, column, row], [column, 0, width, row], [0, row, column, height], [column, row, width, height]]
+        assert result.labels.tolist() == [10, 20, 30, 40]
+        assert result.boxes_xyxy.tolist() == boxes
+
+
+def test_mixup_adds_shares_of_colours_and_all_boxes():
+    shares = []
+    for seed in range(100):
+        mixed = mixup(plain(0, boxes=[(1, 2, 3, 4)]), plain(200, boxes=[(5, 6, 7, 8)]), rng(seed))
+        assert mixed.image.dtype == torch.uint8
+        assert len(mixed.image.unique()) == 1
+        assert mixed.boxes_xyxy.tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+        assert mixed.labels.tolist() == [0, 200]
+        shares.append(mixed.image[0, 0, 0].item() / 200)
+    assert min(shares) == pytest.approx(0.3, abs=0.02)
+    assert max(shares) == pytest.approx(0.5, abs=0.02)
+
+
+def test_what_is_pasted_is_what_its_box_shows_elsewhere():
+    """The other picture's pixels say where they come from; nothing of the first picture's boxes is covered."""
+    y, x = torch.meshgrid(torch.arange(60), torch.arange(80), indexing="ij")
+    other = plain(1, boxes=[(10, 20, 25, 31), (15.5, 25.5, 30.5, 40.5), (60, 5, 70, 12)])
+    other = other._replace(image=torch.stack([x, y, torch.full_like(x, 255)]).to(torch.uint8))
+    counts = set()
+    for seed in range(40):
+        first = plain(0, boxes=[(30, 20, 60, 50)])
+        result = copy_paste(first, other, rng(seed), 0.0)
+        new = result.image[2] == 255
+        counts.add(len(result.labels) - 1)
+        assert not new[20:50, 30:60].any()
+        assert result.labels.tolist() == [0] + [1] * (len(result.labels) - 1)
+        covered = torch.zeros_like(new)
+        for x1, y1, x2, y2 in result.boxes_xyxy[1:].tolist():
+            part = result.image[:, round(y1) : round(y2), round(x1) : round(x2)]
+            assert (part[2] == 255).all()
+            assert (part[0, 0].diff() == 1).all()
+            covered[int(y1) : int(np.ceil(y2)), int(x1) : int(np.ceil(x2))] = True
+        assert torch.equal(covered, new)
+    assert counts >= {1, 2, 3}
+
+
+def test_nothing_is_pasted_where_there_is_no_place_or_nothing_to_paste():
+    full = plain(0, boxes=[(0, 0, 80, 60)])
+    assert copy_paste(full, plain(1, boxes=[(10, 10, 20, 20)]), rng(0), 0.0).labels.tolist() == [0]
+    assert copy_paste(full, plain(1), rng(0), 0.0).labels.tolist() == [0]
+    assert copy_paste(plain(0), plain(1, boxes=[(0, 0, 80, 60)]), rng(0), 0.0).labels.tolist() == [1]
+
+
+def canvas():
+    image = torch.randint(0, 256, (3, 30, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return Canvas(image, torch.tensor([[1.0, 2.0, 11.0, 22.0], [30.0, 10.0, 40.0, 30.0]]), torch.tensor([4, 5]))
+
+
+def apply(*transforms, seed=0, min_visible=0.0):
+    return apply_transforms(transforms, canvas(), np.random.default_rng(seed), min_visible)
+
+
+def noise(sample):
+    """Draws from all three global generators."""
+    drawn = torch.tensor([random.randrange(256), np.random.randint(256), int(torch.randint(256, ()))])
+    return sample | {"image": type(sample["image"])(torch.zeros_like(sample["image"]) + drawn.view(3, 1, 1).byte())}
+
+
+def test_built_from_paths_and_nested_ones():
+    flip = {"_target_": "torchvision.transforms.v2.RandomHorizontalFlip", "p": 1.0}
+    chance = {"_target_": "torchvision.transforms.v2.RandomApply", "transforms": [flip], "p": 1.0}
+    blur = {"_target_": "torchvision.transforms.v2.GaussianBlur", "kernel_size": [3, 3], "sigma": [0.1, 2.0]}
+    transforms = build_transforms([chance, blur])
+    flipped = apply(transforms[0])
+    assert torch.equal(flipped.image, canvas().image.flip(-1))
+    assert flipped.boxes_xyxy.tolist() == [[29, 2, 39, 22], [0, 10, 10, 30]]
+    assert isinstance(transforms[1], v2.GaussianBlur)
+    assert not torch.equal(apply(transforms[1]).image, canvas().image)
+
+
+def test_boxes_are_cut_and_dropped_with_the_picture():
+    def shift(sample):
+        moved = {"angle": 0.0, "translate": [-6, 0], "scale": 1.0, "shear": [0.0, 0.0]}
+        return sample | {key: v2.functional.affine(sample[key], **moved) for key in ("image", "boxes")}
+
+    part = apply(shift)
+    assert part.boxes_xyxy.tolist() == [[0, 2, 5, 22], [24, 10, 34, 30]]
+    assert part.labels.tolist() == [4, 5]
+    assert apply(shift, min_visible=0.6).labels.tolist() == [5]
+
+
+def test_another_box_format_is_read():
+    assert apply(v2.ConvertBoundingBoxFormat("CXCYWH")).boxes_xyxy.tolist() == canvas().boxes_xyxy.tolist()
+
+
+def test_random_numbers_are_the_samples_and_nobody_else_notices():
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    first, second, other = apply(noise, seed=0), apply(noise, seed=0), apply(noise, seed=1)
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states
+    assert torch.equal(first.image, second.image)
+    for channel in range(3):
+        assert first.image[channel, 0, 0] != other.image[channel, 0, 0]
+
+
+def test_the_picture_that_came_in_is_left_alone():
+    def blacken(sample):
+        sample["image"].zero_()
+        return sample
+
+    source = canvas()
+    assert not apply_transforms([blacken], source, np.random.default_rng(0), 0.0).image.any()
+    assert torch.equal(source.image, canvas().image)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"_target_": "GaussianBlur"}, ["augmentation.extra[0]._target_=GaussianBlur", "dotted path"]),
+        ({"_target_": "torchvision.transforms.v2.Blur"}, ["torchvision.transforms.v2.Blur", "cannot be imported"]),
+        ({"_target_": "torchvision.transforms.v2.GausianBlur"}, ["did you mean GaussianBlur?"]),
+        ({"_target_": "torchvision.transforms.v2.GaussianBlur"}, ["extra[0]", "refuses its arguments", "kernel_size"]),
+        ({"_target_": "fractions.Fraction"}, ["extra[0]", "fractions.Fraction", "called"]),
+    ],
+)
+def test_refused_before_work_starts(entry, words):
+    with pytest.raises(UserError) as refusal:
+        build_transforms([entry])
+    assert [word for word in words if word not in str(refusal.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("transform", "words"),
+    [
+        (v2.ToDtype(torch.float32, scale=True), ["ToDtype", "torch.float32", "uint8"]),
+        (v2.Grayscale(), ["Grayscale", "(1, 30, 40)"]),
+        (v2.RandomCrop(100), ["RandomCrop", "100"]),
+        (lambda s: s | {"labels": s["labels"][:1]}, ["2 BoundingBoxes with 1 labels"]),
+        (lambda s: None, ["NoneType"]),
+        (v2.Resize([32, 32]), ["Resize", "(30, 40)", "(32, 32)", "model.resolution"]),
+    ],
+)
+def test_a_transform_that_fails_is_named(transform, words):
+    with pytest.raises(UserError, match=r"augmentation\.extra") as refusal:
+        apply(transform)
+    assert [word for word in words if word not in str(refusal.value)] == []

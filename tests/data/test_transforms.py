@@ -12,6 +12,7 @@ from torchvision.transforms.v2 import functional
 from rfdetr_train.cli import compose_config, conf_dir
 from rfdetr_train.cli_help import option_names
 from rfdetr_train.config import STRONG_STAGES, WEAK_STAGES, AugmentationConfig
+from rfdetr_train.data.canvas import Canvas
 from rfdetr_train.data.transforms import evaluation_view, normalise, source_side_px, training_scales, training_view
 
 NONE = AugmentationConfig(name="none")
@@ -32,7 +33,13 @@ def painted(width=640, height=480, seed=0):
         y1, y2 = top + rng.integers(0, height // 8), top + rng.integers(height // 4, height // 2 - 4)
         image[y1:y2, x1:x2, label] = 250
         boxes.append((x1, y1, x2, y2))
-    return torch.from_numpy(image).permute(2, 0, 1), np.array(boxes, dtype=np.float32), np.arange(3)
+    image = torch.from_numpy(image).permute(2, 0, 1)
+    return Canvas.of(image, np.array(boxes, dtype=np.float32), np.arange(3), (height, width))
+
+
+def empty(image):
+    """A picture without boxes."""
+    return Canvas.of(image, np.zeros((0, 4), np.float32), np.zeros(0, np.int64), tuple(image.shape[1:]))
 
 
 def other_pictures(seed):
@@ -42,10 +49,8 @@ def other_pictures(seed):
     def another():
         number = next(numbers)
         width, height = SIZES[number % 3]
-        image, boxes, labels = painted(width, height, number)
-        if number % 3 == 0:
-            image, boxes, labels = image * 0, boxes[:0], labels[:0]
-        return image, boxes, labels, (height, width)
+        canvas = painted(width, height, number)
+        return empty(canvas.image * 0) if number % 3 == 0 else canvas
 
     return another
 
@@ -53,7 +58,7 @@ def other_pictures(seed):
 def view_of(augmentation, size, seed, side=224):
     width, height = size
     rng = np.random.default_rng(seed)
-    return training_view(*painted(width, height, seed), (height, width), side, augmentation, rng, other_pictures(seed))
+    return training_view(painted(width, height, seed), side, augmentation, rng, other_pictures(seed))
 
 
 def assert_boxes_hold_their_colours(view, tilted=False):
@@ -201,9 +206,8 @@ def test_a_stage_that_is_off_draws_nothing():
 
 
 def test_a_flip_mirrors_boxes_by_hand():
-    image, boxes, labels = painted()
-    plain = evaluation_view(image, boxes, labels, (480, 640), 384)
-    flipped = training_view(image, boxes, labels, (480, 640), 384, FLIP_ONLY, np.random.default_rng(0))
+    plain = evaluation_view(painted(), 384)
+    flipped = training_view(painted(), 384, FLIP_ONLY, np.random.default_rng(0))
     assert torch.equal(flipped.image, plain.image.flip(-1))
     cx, *others = flipped.boxes_cxcywh.unbind(dim=1)
     torch.testing.assert_close(cx, 1 - plain.boxes_cxcywh[:, 0], atol=1e-6, rtol=0)
@@ -212,19 +216,18 @@ def test_a_flip_mirrors_boxes_by_hand():
 
 def test_a_picture_upside_down():
     """Resized before and after, the pixels agree but for rounding."""
-    image, boxes, labels = painted()
-    plain = evaluation_view(image, boxes, labels, (480, 640), 384)
+    plain = evaluation_view(painted(), 384)
     recipe = AugmentationConfig(name="upside down", vertical_flip=1.0)
-    turned = training_view(image, boxes, labels, (480, 640), 384, recipe, np.random.default_rng(0))
+    turned = training_view(painted(), 384, recipe, np.random.default_rng(0))
     assert (turned.image.int() - plain.image.flip(-2).int()).abs().max() <= 1
     expected = plain.boxes_cxcywh * torch.tensor([1, -1, 1, 1]) + torch.tensor([0, 1, 0, 0])
     torch.testing.assert_close(turned.boxes_cxcywh, expected, atol=1e-6, rtol=0)
 
 
 def test_evaluation_boxes_by_hand():
-    image, boxes, labels = painted()
-    view = evaluation_view(image, boxes, labels, (480, 640), 384)
-    x1, y1, x2, y2 = boxes.astype(np.float64).T
+    canvas = painted()
+    view = evaluation_view(canvas, 384)
+    x1, y1, x2, y2 = canvas.boxes_xyxy.double().numpy().T
     expected = np.stack([(x1 + x2) / 1280, (y1 + y2) / 960, (x2 - x1) / 640, (y2 - y1) / 480], axis=1)
     assert np.abs(view.boxes_cxcywh.numpy() - expected).max() < 1e-6
 
@@ -235,7 +238,7 @@ def test_evaluation_pixels_are_pillows(side):
     coarse = Image.fromarray(np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8))
     picture = coarse.resize((640, 480), Image.Resampling.BICUBIC)
     image = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
-    view = evaluation_view(image, np.zeros((0, 4), np.float32), np.zeros(0, np.int64), (480, 640), side)
+    view = evaluation_view(empty(image), side)
     expected = np.asarray(picture.resize((side, side), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     difference = np.abs(view.image.numpy().astype(int) - expected)
     assert difference.max() <= 2
@@ -244,19 +247,19 @@ def test_evaluation_pixels_are_pillows(side):
 
 def test_boxes_are_scaled_to_a_picture_of_another_size():
     """Annotated on a copy of half the size."""
-    image, boxes, labels = painted()
-    view = evaluation_view(image, boxes / 2, labels, (240, 320), 384)
+    whole = painted()
+    image, boxes, labels = whole
+    view = evaluation_view(Canvas.of(image, boxes.numpy() / 2, labels.numpy(), (240, 320)), 384)
     assert_boxes_hold_their_colours(view)
-    whole = evaluation_view(image, boxes, labels, (480, 640), 384)
-    torch.testing.assert_close(view.boxes_cxcywh, whole.boxes_cxcywh)
+    torch.testing.assert_close(view.boxes_cxcywh, evaluation_view(whole, 384).boxes_cxcywh)
 
 
 @pytest.mark.parametrize("stage", [*WEAK_STAGES, *STRONG_STAGES])
 def test_no_boxes_are_fine(stage):
-    empty = painted()[0], np.zeros((0, 4), np.float32), np.zeros(0, np.int64), (480, 640)
+    nothing = empty(painted().image)
     augmentation = replace(NONE, **{stage: 1.0})
     for seed in range(4):
-        view = training_view(*empty, 96, augmentation, np.random.default_rng(seed), lambda: empty)
+        view = training_view(nothing, 96, augmentation, np.random.default_rng(seed), lambda: nothing)
         assert view.boxes_cxcywh.shape == (0, 4)
         assert view.labels.shape == (0,)
 
@@ -266,9 +269,7 @@ def test_crops_show_between_a_third_and_all_of_the_shorter_side():
     ramp = torch.arange(480, dtype=torch.float32).view(1, 480, 1).expand(3, 480, 640) / 480 * 250
     shares = []
     for seed in range(200):
-        empty = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
-        rng = np.random.default_rng(seed)
-        view = training_view(ramp.to(torch.uint8), *empty, (480, 640), 96, CROP_ONLY, rng)
+        view = training_view(empty(ramp.to(torch.uint8)), 96, CROP_ONLY, np.random.default_rng(seed))
         rows = view.image[0].float().mean(dim=1)
         shares.append((rows[-1] - rows[0]).item() / 250)
     assert min(shares) == pytest.approx(0.64, abs=0.03)
@@ -276,12 +277,8 @@ def test_crops_show_between_a_third_and_all_of_the_shorter_side():
 
 
 def test_probabilities():
-    image, boxes, labels = painted(120, 90)
-    plain = evaluation_view(image, boxes, labels, (90, 120), 48).image
-    views = [
-        training_view(image, boxes, labels, (90, 120), 48, REFERENCE, np.random.default_rng(seed)).image
-        for seed in range(200)
-    ]
+    plain = evaluation_view(painted(120, 90), 48).image
+    views = [training_view(painted(120, 90), 48, REFERENCE, np.random.default_rng(seed)).image for seed in range(200)]
     unchanged = sum(torch.equal(view, plain) for view in views)
     flipped = sum(torch.equal(view, plain.flip(-1)) for view in views)
     for count in (unchanged, flipped):  # a quarter each

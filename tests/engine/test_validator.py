@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 
 from rfdetr_train.config import DataConfig
+from rfdetr_train.data.canvas import Placement
 from rfdetr_train.data.dataset import read_dataset
 from rfdetr_train.data.loader import evaluation_batches
-from rfdetr_train.data.placement import Placement
 from rfdetr_train.data.sample import Batch, Split
 from rfdetr_train.engine.precision import Precision
 from rfdetr_train.engine.validator import Validator

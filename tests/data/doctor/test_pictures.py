@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rfdetr_train.data.doctor.duplicates import MOST_BITS, _near
-from rfdetr_train.data.doctor.examined import neighbours
-from rfdetr_train.data.doctor.measure import Measured, measure
+from rfdetr_train.data.doctor.examined import Measured, measure, neighbours
+from rfdetr_train.data.doctor.pictures import MOST_BITS, _near
 
 
 def test_neighbours_are_all_pairs_of_equal_keys() -> None:

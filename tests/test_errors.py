@@ -1,6 +1,6 @@
 """Long lists in messages."""
 
-from rfdetr_train.data.listing import listed
+from rfdetr_train.errors import listed
 
 
 def test_twenty_are_spelt_out_and_the_others_counted():

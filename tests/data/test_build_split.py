@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from rfdetr_train.config import DataConfig
-from rfdetr_train.data.categories import Category, decide_label_map
+from rfdetr_train.data.build_split import decide_label_map
 from rfdetr_train.data.dataset import read_split
+from rfdetr_train.data.raw_split import Category
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
 
