@@ -190,11 +190,12 @@ def _check_images(raw: RawSplit) -> None:
     for image_id, count in Counter(raw.image_ids.tolist()).items():
         if count > 1:
             raise UserError(f"{raw.source}: image id {image_id} is given to {count} pictures; ids must be unique")
-    ids_of_file = defaultdict(list)
-    for image_id, file_name in zip(raw.image_ids.tolist(), raw.file_names, strict=True):
-        ids_of_file[os.path.normpath(file_name)].append(image_id)  # ./a.jpg is a.jpg
-    shared = [f"{file_name} under ids {ids}" for file_name, ids in ids_of_file.items() if len(ids) > 1]
-    if shared:
+    file_names = list(map(os.path.normpath, raw.file_names))  # ./a.jpg is a.jpg
+    if len(set(file_names)) < len(file_names):
+        ids_of_file = defaultdict(list)
+        for image_id, file_name in zip(raw.image_ids.tolist(), file_names, strict=True):
+            ids_of_file[file_name].append(image_id)
+        shared = [f"{file_name} under ids {ids}" for file_name, ids in ids_of_file.items() if len(ids) > 1]
         log.warning("%s: %d files stand under several image ids: %s", raw.source, len(shared), listed(shared))
 
 

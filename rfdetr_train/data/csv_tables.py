@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from rfdetr_train.boxes import xyxy_to_xywh
 from rfdetr_train.data.raw_split import NamedBox, RawSplit, split_of_named_boxes
 from rfdetr_train.data.reader import SPLIT_NAMES, Reader, any_case, number, parse_all, read_text
 from rfdetr_train.errors import UserError
@@ -86,10 +85,7 @@ class CsvReader(Reader):
         tops = [any_case(self.root / top, name) for name in SPLIT_NAMES[split] for top in ("", "images")]
         folder, file_names = self.locate([source.parent, *tops, source.parent / "images"], names, source)
         sizes_px = self.sizes_px(folder, file_names, [told[name] for name in names])
-        of_pictures = [boxes[name] for name in names]
-        return split_of_named_boxes(
-            source, folder, file_names, sizes_px, of_pictures, lambda corners, _: xyxy_to_xywh(corners)
-        )
+        return split_of_named_boxes(source, folder, file_names, sizes_px, [boxes[name] for name in names])
 
 
 def read_lines(file: Path) -> list[CsvLine]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rfdetr_train.boxes import xyxy_to_xywh
 from rfdetr_train.errors import listed
 
 
@@ -75,14 +76,14 @@ def split_of_named_boxes(
     file_names: list[str],
     sizes_px: np.ndarray,
     boxes: Sequence[Sequence[NamedBox]],
-    to_xywh: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    to_xywh: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda corners, _: xyxy_to_xywh(corners),
     categories: list[Category] | None = None,
 ) -> RawSplit:
     """The split of such boxes, given by picture.
 
     A picture's id is its place among the file names, from 1. So is a category's id among the names in their order,
     unless `categories` has others. `to_xywh` turns the numbers (M, 4), in pictures of (height, width) (M, 2), into xywh
-    in pixels.
+    in pixels; without it they are corners in pixels.
     """
     flat = [box for of_picture in boxes for box in of_picture]
     owners = np.repeat(np.arange(len(file_names)), [len(of_picture) for of_picture in boxes])

@@ -17,7 +17,7 @@ from rfdetr_train.data.doctor.annotations import check_boxes, check_classes, che
 from rfdetr_train.data.doctor.examined import ExaminedSplit, Finding, measure, ranked
 from rfdetr_train.data.doctor.pictures import check_duplicates, check_files, check_pictures
 from rfdetr_train.data.image_file import Progress, in_threads
-from rfdetr_train.data.raw_split import NamedBox, RawSplit, split_of_named_boxes
+from rfdetr_train.data.raw_split import RawSplit, split_of_named_boxes
 from rfdetr_train.data.reader import files_below
 from rfdetr_train.data.sample import Split
 from rfdetr_train.errors import UserError
@@ -85,8 +85,7 @@ def _read(config: DataConfig, progress: Progress | None, findings: list[Finding]
         folder = Path(config.negatives)
         files = [str(path.relative_to(folder)) for path in sorted(files_below(folder))]
         sizes_px = reader.sizes_px(folder, files)
-        boxes: list[list[NamedBox]] = [[] for _ in files]
-        read["negatives"] = split_of_named_boxes(folder, folder, files, sizes_px, boxes, lambda xywh, _: xywh)
+        read["negatives"] = split_of_named_boxes(folder, folder, files, sizes_px, [[] for _ in files])
     return {name: raw for name, raw in read.items() if raw is not None}
 
 

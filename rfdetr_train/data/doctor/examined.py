@@ -1,7 +1,7 @@
 """A split as the checks see it, what its files say beside what its pictures are; and what they find, in words."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -149,14 +149,13 @@ class ExaminedSplit:
         yield Finding(kind, severity, self.name, what, len(rows) if count is None else count, examples, remedy, places)
 
     def of_pictures(
-        self, kind: str, severity: str, what: str, found: Mapping[int, str] | Iterable[int], remedy: str
+        self, kind: str, severity: str, what: str, found: Mapping[int, str], remedy: str
     ) -> Iterator[Finding]:
         """A finding about pictures, if there are any, perhaps with a word on each."""
-        details = dict(found) if isinstance(found, Mapping) else dict.fromkeys(found, "")
-        if details:
-            examples = [f"{self.raw.file_names[i]}{': ' * bool(word)}{word}" for i, word in details.items()]
-            places = [Place(self.name, int(i), self.boxes_of(i)) for i in details if i in self.readable]
-            yield Finding(kind, severity, self.name, what, len(details), examples[:EXAMPLES], remedy, places[:EXAMPLES])
+        if found:
+            examples = [f"{self.raw.file_names[i]}{': ' * bool(word)}{word}" for i, word in found.items()]
+            places = [Place(self.name, i, self.boxes_of(i)) for i in found if i in self.readable]
+            yield Finding(kind, severity, self.name, what, len(found), examples[:EXAMPLES], remedy, places[:EXAMPLES])
 
     def of_ids(self, kind: str, severity: str, what: str, ids: list[str], remedy: str) -> Iterator[Finding]:
         """A finding about ids or names in the files, if there are any."""

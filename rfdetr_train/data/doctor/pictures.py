@@ -33,7 +33,7 @@ def check_pictures(split: ExaminedSplit, on_error: str) -> Iterator[Finding]:
     remedy = "mend or remove them, or leave them out with data.on_error=skip"
     yield from split.of_pictures("unreadable_pictures", severity, "pictures that cannot be read", broken, remedy)
     yield from _other_sizes(split)
-    empty = [i for i in split.readable if len(split.rows) and not split.boxes_per_picture[i]]  # else it is of negatives
+    empty = {i: "" for i in split.readable if len(split.rows) and not split.boxes_per_picture[i]}  # else: negatives
     remedy = "nothing, if there is nothing to find in them; data.background says how many an epoch draws"
     yield from split.of_pictures("empty_pictures", "note", "pictures without boxes", empty, remedy)
 
