@@ -133,14 +133,13 @@ def iou_aware_class_loss(
     """
     logits = at_least_float32(logits)
     probability = logits.sigmoid()
-    quality = (probability[matched] ** IOU_ALPHA * iou ** (1 - IOU_ALPHA)).clamp(min=LEAST_QUALITY).detach()
-    positive = torch.zeros_like(logits).index_put(matched, quality)
     # Only the quality is a constant: the weight of a negative pushes its own probability down as well.
-    negative = (probability**2).index_put(matched, 1 - quality)
-    losses = negative * logits - functional.logsigmoid(logits) * (positive + negative)
+    losses = -(probability**2) * functional.logsigmoid(-logits)
+    quality = (probability[matched] ** IOU_ALPHA * iou ** (1 - IOU_ALPHA)).clamp(min=LEAST_QUALITY).detach()
+    matched_losses = functional.binary_cross_entropy_with_logits(logits[matched], quality, reduction="none")
     if class_weights is not None:
-        losses = losses * torch.ones_like(losses).index_put(matched, class_weights.to(losses)[matched[2]])
-    return losses.sum()
+        matched_losses = matched_losses * class_weights.to(losses)[matched[2]]
+    return losses.index_put(matched, matched_losses).sum()
 
 
 def find_class_weights(

@@ -36,6 +36,8 @@ def build_parts(overrides: list[str], num_classes: int = NUM_CLASSES) -> Parts:
     model = build_model(config.model, num_classes).to(precision.device)
     if config.trainer.checkpointing:
         model.recompute_activations()
+    if config.trainer.compile:
+        model.compile_blocks()
     criterion = Criterion(config.model.num_queries, match)
     FrozenParts(model, model.parameter_roles(), config.freeze)
     annotated = annotate(model.named_parameters(), model.parameter_roles(), config.optimizer)

@@ -28,7 +28,7 @@ from rfdetr_train.data.sample import Dataset
 from rfdetr_train.engine.auto_batch import find_batch_size
 from rfdetr_train.engine.averaging import build_average
 from rfdetr_train.engine.optimization import build_optimization
-from rfdetr_train.engine.precision import Precision, choose_device
+from rfdetr_train.engine.precision import Precision, choose_device, require_compiler
 from rfdetr_train.engine.recorder import Recorder
 from rfdetr_train.engine.run import Run, show_fit
 from rfdetr_train.engine.run_length import RunLength
@@ -87,6 +87,9 @@ def train_on(
         model = build_model(config.model, len(dataset.label_map.names), pretrained).to(precision.device)
         if config.trainer.checkpointing:
             model.recompute_activations()
+        if config.trainer.compile:
+            require_compiler()
+            model.compile_blocks()
         source = str(parent) if parent else load_starting_weights(model, config, dataset)
     config = settle_batch_size(config, saved, model, criterion, precision, len(dataset.splits["train"]))
 

@@ -93,6 +93,9 @@ class TrainerConfig:
     checkpointing: bool = False
     """true: activations inside the decoder's layers and a plain vision transformer's blocks are computed again in the
     backward pass instead of kept: less memory, more time, the same gradients."""
+    compile: bool = False
+    """true: torch.compile fuses what each block of a plain vision transformer and each layer of the decoder computes.
+    The first steps take minutes, results are equal to rounding. It needs a C++ compiler; on a CPU it gained nothing."""
     log_every_steps: int = 10
     """Train lines in metrics.jsonl: every so many steps, and the last of an epoch."""
     deterministic: bool = False

@@ -1,6 +1,8 @@
 """Which device a run uses, and in which number format its matrix products are taken."""
 
 import logging
+import os
+import shutil
 from contextlib import AbstractContextManager
 
 import torch
@@ -30,6 +32,15 @@ def choose_device(name: str, key: str = "trainer.device") -> torch.device:
         here = ", ".join(f"{n} {kind}" for kind, n in counts.items() if n)
         raise UserError(f"{key}={name}: this machine has {here}; use {key}=auto")
     return distributed.own_device(device, key)
+
+
+def require_compiler() -> None:
+    """Refuse trainer.compile where torch would find no C++ compiler in the first step."""
+    names = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
+    if not any(shutil.which(name) for name in names if name):
+        raise UserError(
+            "trainer.compile=true: no C++ compiler found (g++, clang++ or $CXX); install one, or set it false"
+        )
 
 
 class Precision:

@@ -60,32 +60,34 @@ class DeformableAttention(nn.Module):
         locations = self._sampling_locations(queries, references_cxcywh)
         value = self.value_projection(memory)
         if padding is not None:
-            locations = locations * padding.shares[:, None, None, :, None]
+            locations = locations * padding.shares[:, None, :, None, None]
             value = value.masked_fill(padding.tokens[..., None], 0.0)
         values = value.split([height * width_ for height, width_ in grids], dim=1)
-        samples = [
-            self._sample(value, grid, locations[:, :, :, level])
-            for level, (value, grid) in enumerate(zip(values, grids, strict=True))
-        ]
         weights = self._softmax_weights(queries)
-        heads_out = (torch.stack(samples, dim=-2).flatten(-2) * weights).sum(-1)  # (B H, D/H, N)
+        first, *others = (
+            (self._sample(values[level], grid, locations[:, :, level]) * weights[:, :, level]).sum(2)
+            for level, grid in enumerate(grids)
+        )
+        heads_out = sum(others, start=first)  # (B H, D/H, N)
         return self.output_projection(heads_out.view(batch, width, num_queries).transpose(1, 2))
 
+    # Queries come last below: so the few points of each are added as whole rows of a tensor, not within rows.
+
     def _sampling_locations(self, queries: Tensor, references_cxcywh: Tensor) -> Tensor:
-        """(B, H, N, L, P, 2) in fractions of the picture: an offset of P reaches the edge of the reference box."""
+        """(B, H, L, P, N, 2) in fractions of the picture: an offset of P reaches the edge of the reference box."""
         offsets = at_least_float32(self.sampling_offsets(queries))
-        offsets = offsets.unflatten(-1, (self.heads, self.levels, self.points, 2)).transpose(1, 2)
-        centre, size = references_cxcywh[:, None, :, None, None].split(2, dim=-1)
-        return centre + offsets / self.points * size * 0.5
+        offsets = offsets.unflatten(-1, (self.heads, self.levels, self.points, 2)).permute(0, 2, 3, 4, 1, 5)
+        centre, size = references_cxcywh[:, None, None, None].split(2, dim=-1)
+        return centre + offsets.contiguous() / self.points * size * 0.5
 
     def _softmax_weights(self, queries: Tensor) -> Tensor:
-        """(B H, 1, N, L P), summing to 1 over the last dimension."""
-        logits = at_least_float32(self.attention_weights(queries))
-        weights = logits.unflatten(-1, (self.heads, -1)).softmax(dim=-1)
-        return weights.transpose(1, 2).flatten(0, 1).unsqueeze(1)
+        """(B H, 1, L, P, N), summing to 1 over all points of all levels."""
+        logits = at_least_float32(self.attention_weights(queries)).transpose(1, 2)
+        weights = logits.unflatten(1, (self.heads, -1)).softmax(dim=2)
+        return weights.unflatten(2, (self.levels, self.points)).flatten(0, 1).unsqueeze(1)
 
     def _sample(self, value: Tensor, grid: tuple[int, int], locations: Tensor) -> Tensor:
-        """One level's values (B, h w, D) at (B, H, N, P, 2) -> (B H, D/H, N, P), bilinear, zero outside."""
+        """One level's values (B, h w, D) at (B, H, P, N, 2) -> (B H, D/H, P, N), bilinear, zero outside."""
         maps = value.transpose(1, 2).reshape(len(value) * self.heads, -1, *grid)
         points = 2 * locations.flatten(0, 1) - 1  # grid_sample counts from -1 to 1
         return functional.grid_sample(

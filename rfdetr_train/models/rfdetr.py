@@ -98,6 +98,17 @@ class RFDETR(nn.Module):
         if isinstance(self.backbone, WindowedViT):
             self.backbone.recompute = True
 
+    def compile_blocks(self, backend: str = "inductor") -> None:
+        """Let torch.compile fuse the operations inside each block and layer.
+
+        Each on its own: one compilation serves all that are alike, and what depends on the data, such as the two-stage
+        selection, stays as it is. A second size of pictures compiles once more, for every size; at torch's limit of
+        recompilations (torch._dynamo.config.recompile_limit) a block goes on uncompiled, and torch says so.
+        """
+        blocks = [*self.backbone.vit.blocks] if isinstance(self.backbone, WindowedViT) else []
+        for block in [*blocks, *self.decoder.layers]:
+            block.compile(backend=backend)
+
     def _predict(self, hidden: Tensor, references_cxcywh: Tensor) -> dict[str, Tensor]:
         """Heads, shared by all layers: (B, N, D) -> logits and boxes."""
         boxes_cxcywh = apply_deltas(self.box_embed(hidden), references_cxcywh)

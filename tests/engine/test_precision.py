@@ -1,5 +1,6 @@
 """The device that a key means, and the copies of weights that autocast makes."""
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 from torch.profiler import profile
 
-from rfdetr_train.engine.precision import Precision, choose_device
+from rfdetr_train.engine.precision import Precision, choose_device, require_compiler
 from rfdetr_train.errors import UserError
 
 
@@ -44,3 +45,12 @@ def test_weights_are_cast_once_for_many_passes() -> None:
 
     assert casts(nullcontext()) == 3
     assert casts(precision.kept_casts()) == 1
+
+
+def test_compiling_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(UserError, match=r"trainer.compile=true: no C\+\+ compiler"):
+        require_compiler()
+    monkeypatch.setenv("CXX", sys.executable)
+    require_compiler()

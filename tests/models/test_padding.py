@@ -36,7 +36,8 @@ def case(request, reference) -> tuple[str, dict, torch.Tensor]:
 def assert_same_predictions(actual: dict, expected: dict) -> None:
     for ours, theirs in (("logits", "pred_logits"), ("boxes_cxcywh", "pred_boxes")):
         largest = expected[theirs].abs().max().item()
-        torch.testing.assert_close(actual[ours], expected[theirs], rtol=0, atol=1e-6 * largest)
+        # the float32 sums of another processor are added in another order
+        torch.testing.assert_close(actual[ours], expected[theirs], rtol=0, atol=5e-6 * largest)
 
 
 @torch.no_grad()
