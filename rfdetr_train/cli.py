@@ -225,7 +225,7 @@ class _Task:
         from omegaconf import OmegaConf
 
         from rfdetr_train import processes
-        from rfdetr_train.composed import make_paths_absolute, save_config, to_dataclass
+        from rfdetr_train.schema import make_paths_absolute, save_config, to_dataclass
 
         make_paths_absolute(composed)
         config = to_dataclass(composed)
@@ -238,7 +238,7 @@ def compose_config(command: str, overrides: list[str]) -> Any:
     """The checked dataclass of a command line, without a run: for tests and scripts."""
     from hydra import compose, initialize_config_dir
 
-    from rfdetr_train.composed import to_dataclass
+    from rfdetr_train.schema import to_dataclass
 
     _prepare_hydra()
     with initialize_config_dir(version_base=None, config_dir=str(conf_dir())):

@@ -3,14 +3,14 @@
 import ast
 import dataclasses
 import inspect
+import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import get_type_hints
 
 from rfdetr_train.errors import did_you_mean
-from rfdetr_train.launchers import missing_extra
 
 HELP = """\
 Train RF-DETR detectors.
@@ -61,7 +61,7 @@ def command_help(command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def key_meanings(command: str) -> Iterable[tuple[str, str]]:
+def key_meanings(command: str) -> Iterator[tuple[str, str]]:
     """Every key of a command and what it does, then those that only one choice of a group has."""
     from rfdetr_train import schema
 
@@ -74,7 +74,14 @@ def key_meanings(command: str) -> Iterable[tuple[str, str]]:
                     yield key, f"(with {group}={choice}) {meaning}"
 
 
-def _meanings(schema: type, prefix: str) -> Iterable[tuple[str, str]]:
+def known_keys(command: str) -> set[str]:
+    """Every dotted key of the command's schema, sections and groups included."""
+    keys = {key for key, _ in key_meanings(command)}
+    sections = {key[:end] for key in keys for end, character in enumerate(key) if character == "."}
+    return keys | sections | {"train": {"experiment", "hparams"}, "doctor": {"experiment"}}.get(command, set())
+
+
+def _meanings(schema: type, prefix: str) -> Iterator[tuple[str, str]]:
     """Dotted key and docstring of each field, section after section."""
     hints = get_type_hints(schema)
     docs = {name: doc for base in reversed(schema.__mro__) for name, doc in _field_docs(base)}
@@ -101,6 +108,8 @@ def option_names(conf: Path) -> dict[str, list[str]]:
     return {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in folders}
 
 
+EXTRAS = {"joblib": "joblib", "ray": "ray", "submitit_slurm": "slurm", "submitit_local": "slurm"}
+"""Hydra's launchers, and the extra of this package that each comes with."""
 UNHELPFUL = ("Set the environment variable HYDRA_FULL_ERROR", "To append to your", "Config search", "provider=")
 
 
@@ -112,7 +121,7 @@ def explain(error: BaseException, command: str, arguments: list[str]) -> str:
     causes = [str(error.__cause__).splitlines()[0]] if error.__cause__ is not None and str(error.__cause__) else []
     message = "\n".join(lines + [cause for cause in causes if cause not in lines])
     hints = [hint for word in _override_keys(arguments) if (hint := _key_hint(word, command))]
-    return missing_extra(message) or "\n".join([message or type(error).__name__, *hints])
+    return _missing_extra(message) or "\n".join([message or type(error).__name__, *hints])
 
 
 def _quoted_form(override: str) -> str:
@@ -134,35 +143,16 @@ def _key_hint(key: str, command: str) -> str | None:
     if key.startswith("hydra") or key in ("launcher", "sweep_dir"):
         return None
     if key in known:
-        members = sorted(name for name in known if name.startswith(f"{key}."))
-        is_group = command in GROUP_COMMANDS
-        return (
-            None if is_group or not members else f"{key} is a section of {command}, its keys are {', '.join(members)}"
-        )
+        members = ", ".join(sorted(name for name in known if name.startswith(f"{key}.")))
+        has_groups = command in GROUP_COMMANDS
+        return None if has_groups or not members else f"{key} is a section of {command}, its keys are {members}"
     last = {name.rsplit(".", 1)[-1]: name for name in known}  # a key whose section was left out
     name = key.rsplit(".", 1)[-1]
     hint = did_you_mean(key, known) or (f"did you mean {last[name]}?" if name in last else None)
     return f"{key}: {hint}" if hint else f"{key}: no such key; --cfg job prints them all"
 
 
-def known_keys(command: str) -> set[str]:
-    """Every dotted key of the command's schema, sections and groups included."""
-    from rfdetr_train import schema
-
-    keys = _dotted(schema.COMMANDS[command], "")
-    if command not in GROUP_COMMANDS:
-        return keys
-    keys |= {"experiment", "hparams"} if command == "train" else {"experiment"}
-    for group, choices in schema.GROUPS.items():
-        if group in keys:
-            keys |= {key for choice in choices.values() for key in _dotted(choice, f"{group}.")}
-    return keys
-
-
-def _dotted(schema: type, prefix: str) -> set[str]:
-    keys = set()
-    for name, kind in get_type_hints(schema).items():
-        keys.add(f"{prefix}{name}")
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            keys |= _dotted(kind, f"{prefix}{name}.")
-    return keys
+def _missing_extra(message: str) -> str | None:
+    """What to install, if `message` is Hydra's that a launcher does not exist."""
+    found = re.search(rf"'hydra/launcher/({'|'.join(EXTRAS)})'", message)
+    return found and f"the launcher {found[1]} is not installed: pip install 'rfdetr-train[{EXTRAS[found[1]]}]'"

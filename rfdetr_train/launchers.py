@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,8 +13,6 @@ from omegaconf import OmegaConf
 
 from rfdetr_train.errors import UserError, require
 
-EXTRAS = {"joblib": "joblib", "ray": "ray", "submitit_slurm": "slurm", "submitit_local": "slurm"}
-"""Hydra's launchers, and the extra of this package that each comes with."""
 _own_gpu: FileLock | None = None
 """Held until the process ends."""
 
@@ -91,9 +88,3 @@ def hand_on(signal_number: int) -> None:
     handler = signal.getsignal(signal_number)
     if callable(handler) and handler is not signal.default_int_handler:
         handler(signal_number, None)
-
-
-def missing_extra(message: str) -> str | None:
-    """What to install, if `message` is Hydra's that a launcher does not exist."""
-    found = re.search(rf"'hydra/launcher/({'|'.join(EXTRAS)})'", message)
-    return found and f"the launcher {found[1]} is not installed: pip install 'rfdetr-train[{EXTRAS[found[1]]}]'"

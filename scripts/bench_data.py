@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from turns import Arm, quartiles, ratios, serve, take_turns, write_report
+from turns import Arm, command_line, quartiles, ratios, serve, show, take_turns, write_report
 
 BATCH = 4
 GENERATED = {"640x480": (640, 480, 40), "1920x1080": (1920, 1080, 16), "4000x3000": (4000, 3000, 6)}
@@ -28,12 +28,11 @@ GENERATED = {"640x480": (640, 480, 40), "1920x1080": (1920, 1080, 16), "4000x300
 
 def main() -> None:
     """Measure, or be one of the measured processes."""
-    parser = argparse.ArgumentParser(description="Images a second of the train pipeline on one core.")
+    parser = command_line("Images a second of the train pipeline on one core.")
     parser.add_argument("--reference-python", help="a Python that has the reference package, rfdetr")
     parser.add_argument("--data", type=Path, help="a COCO data set in Roboflow's layout")
     parser.add_argument("--side", type=int, default=384, help="of the square views, px")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--output", type=Path, default=Path("bench_data.json"))
     parser.add_argument("--serve", nargs=2, metavar=("ARM", "ROOT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
@@ -44,7 +43,8 @@ def main() -> None:
         roots = {arguments.data.name: arguments.data} if arguments.data else {}
         roots |= {name: generate(Path(folder) / name, *sizes) for name, sizes in GENERATED.items()}
         rows = [compare(name, root, arguments) for name, root in roots.items()]
-    report(rows, arguments)
+    show(f"images a second on one core at {arguments.side} px", [key for key in rows[0] if "clock" not in key], rows)
+    write_report(arguments, rows)
 
 
 def ours(root: Path, side_px: int, cached: bool = False) -> Callable[[int], int]:
@@ -156,17 +156,6 @@ def generate(root: Path, width: int, height: int, count: int) -> Path:
         (root / split / "_annotations.coco.json").write_text(json.dumps(table))
         images, annotations = [], []
     return root
-
-
-def report(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
-    """A table of medians with quartiles, and everything as JSON."""
-    from rfdetr_train.loggers.tables import print_table
-
-    columns = [key for key in rows[0] if "clock" not in key]
-    cells = [[row[key] if key == "pictures" else "{1:.4g} ({0:.4g}-{2:.4g})".format(*row[key]) for key in columns]
-             for row in rows]  # fmt: skip
-    print_table(f"images a second on one core at {arguments.side} px: median (quartiles)", columns, cells)
-    write_report(arguments, rows)
 
 
 if __name__ == "__main__":

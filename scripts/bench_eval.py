@@ -16,7 +16,7 @@ import numpy as np
 from rfdetr_train.evaluation.backends import FASTEST_FIRST
 from rfdetr_train.evaluation.coco_metrics import CocoEvaluator
 from rfdetr_train.evaluation.predictions import Predictions
-from rfdetr_train.loggers.tables import print_table
+from rfdetr_train.loggers.console import print_table
 
 DETECTIONS_PER_IMAGE, BOXES_PER_IMAGE, CLASSES, SIDE_PX = 100, 7, 80, 640
 

@@ -129,7 +129,7 @@ class Stopwatch:
 
 
 def show_parts(row: dict[str, Any]) -> None:
-    from rfdetr_train.loggers.tables import print_table
+    from rfdetr_train.loggers.console import print_table
 
     lines = [["step", *(spread(row[arm]["step_s"], " s") for arm in "ab")]]
     lines += [[part, *(spread(row[arm]["parts_s"][part], " s") for arm in "ab")] for part in row["a"]["parts_s"]]

@@ -25,7 +25,7 @@ from rfdetr_train.data.image_file import read_image
 from rfdetr_train.data.transforms import normalise
 from rfdetr_train.engine.trained_model import load_trained_model
 from rfdetr_train.export.weights_file import reference_file
-from rfdetr_train.loggers.tables import print_table
+from rfdetr_train.loggers.console import print_table
 from rfdetr_train.matcher import match
 from rfdetr_train.models import backbone
 from rfdetr_train.models.rfdetr import RFDETR, build_model

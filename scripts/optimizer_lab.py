@@ -10,17 +10,26 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
+from lab_parts import (
+    Update,
+    adamw_update,
+    largest_gap,
+    loss_of,
+    make_network,
+    momentum_update,
+    sign_momentum_update,
+    train,
+    velocity_update,
+)
 from rich.console import Console
 from rich.table import Table
-from small_network import largest_gap, loss_of, make_network, train
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LinearLR, SequentialLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from updates_by_hand import Update, adamw_update, momentum_update, sign_momentum_update, velocity_update
 
 from rfdetr_train.config import CosineScheduleConfig
-from rfdetr_train.optim.lion import Lion
+from rfdetr_train.optim.algorithms import Lion
 from rfdetr_train.optim.schedules import build_schedule
 
 PEAK, WARMUP_STEPS, TOTAL_STEPS, FLOOR = 3e-3, 40, 800, 0.1

@@ -123,7 +123,7 @@ def command_line(description: str) -> argparse.ArgumentParser:
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """A table of the rows' columns; three numbers are quartiles."""
-    from rfdetr_train.loggers.tables import print_table
+    from rfdetr_train.loggers.console import print_table
 
     cells = [[spread(row[c]) if isinstance(row[c], list) else row[c] for c in columns] for row in rows]
     print_table(f"{title}: median [quartiles]", columns, cells)
@@ -131,7 +131,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) 
 
 def write_report(options: argparse.Namespace, rows: Sequence[Mapping[str, Any]]) -> None:
     """The rows as JSON, with the machine, versions, commit and options that they were measured with."""
-    from rfdetr_train.checkpoint.versions import versions
+    from rfdetr_train.checkpoint.environment import versions
 
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
     threads = os.environ.get("OMP_NUM_THREADS")

@@ -20,7 +20,7 @@ from filelock import FileLock
 from omegaconf import OmegaConf
 from small_run import SMALL_MODEL, finish, losses
 
-from rfdetr_train import cli, launchers
+from rfdetr_train import cli, cli_help, launchers
 from rfdetr_train.errors import UserError
 
 SMALL = [
@@ -134,10 +134,10 @@ def test_a_launcher_that_is_not_installed_names_its_extra(capsys: pytest.Capture
     assert capsys.readouterr().err == "the launcher ray is not installed: pip install 'rfdetr-train[ray]'\n"
 
 
-@pytest.mark.parametrize("name", launchers.EXTRAS)
+@pytest.mark.parametrize("name", cli_help.EXTRAS)
 def test_every_launcher_has_its_extra(name: str) -> None:
-    message = launchers.missing_extra(f"In 'launcher/x': Could not find 'hydra/launcher/{name}'\n\nAvailable options")
-    assert message is not None
+    error = ValueError(f"In 'launcher/x': Could not find 'hydra/launcher/{name}'\n\nAvailable options")
+    message = cli_help.explain(error, "train", [])
     extra = message.partition("[")[2].partition("]")[0]
     pyproject = (cli.PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
     assert f"\n{extra} = " in pyproject

@@ -56,8 +56,8 @@ def download(
     """Bring the file of `address` to `path`, unless it is there; `checksum` is `md5=<hex>`, `sha256=<hex>` or "".
 
     Of several processes one downloads and the others wait. What came before a try broke off stays as `.part`, private
-    to the user, and the next try goes on from there if the server can and its file is the same one. `on_bytes(done,
-    total)` is told of the progress.
+    to the user; the next try goes on from there if the server can and a checksum will tell whether the file is the same
+    one, else it begins afresh. `on_bytes(done, total)` is told of the progress.
 
     Raises:
         Unavailable: the file is not there and cannot be fetched.
@@ -70,12 +70,13 @@ def download(
             if not _is_there(path, address, checksum):  # another process may have brought it meanwhile
                 log.info("downloading %s to %s", address, path)
                 part = path.with_name(f"{path.name}.part")
-                _try_repeatedly(address, part, on_bytes, timeout_s)
+                if not checksum:
+                    part.unlink(missing_ok=True)
+                _try_repeatedly(address, part, bool(checksum), on_bytes, timeout_s)
                 if difference := _difference(part, checksum):
-                    _forget(part)
+                    part.unlink()
                     raise ValueError(f"what came is another file: {difference}")
                 put_in_place(part, path)
-                _etag_file(part).unlink(missing_ok=True)
     except UserError:
         raise
     except (OSError, http.client.HTTPException, ValueError) as error:  # urllib's own errors are OSErrors
@@ -108,75 +109,53 @@ def _lock(path: Path) -> AbstractContextManager:
         raise UserError(f"weights_dir={path.parent}: cannot be written ({error}); give another folder") from error
 
 
-def _try_repeatedly(address: str, part: Path, on_bytes: OnBytes, timeout_s: float) -> None:
+def _try_repeatedly(address: str, part: Path, may_go_on: bool, on_bytes: OnBytes, timeout_s: float) -> None:
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            _transfer(address, part, on_bytes, timeout_s)
+            _transfer(address, part, part.stat().st_size if may_go_on and part.is_file() else 0, on_bytes, timeout_s)
             return
         except WORTH_ANOTHER_TRY as error:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()  # it is the answer itself, with its socket
             code = getattr(error, "code", 503)  # where nothing has answered something may yet
             if code == 416:  # the part is longer than the file has become
-                _forget(part)
+                part.unlink()
             if attempt == ATTEMPTS or (code < 500 and code not in (408, 416, 429)):
                 raise
             log.warning("%s: %s; trying again", address, error)
             time.sleep(PAUSE_S * attempt)
 
 
-def _transfer(address: str, part: Path, on_bytes: OnBytes, timeout_s: float) -> None:
-    """Append to `part` what it lacks; begin it afresh where the server does not go on with the same file."""
-    request = urllib.request.Request(address, headers={"User-Agent": "rfdetr_train"})
-    if part.is_file() and _etag_file(part).is_file():
-        request.add_header("Range", f"bytes={part.stat().st_size}-")
-        request.add_header("If-Range", _etag_file(part).read_text("latin-1"))
+def _transfer(address: str, part: Path, done: int, on_bytes: OnBytes, timeout_s: float) -> None:
+    """Append to `part` what it lacks after `done` bytes, or begin it afresh where the server gives the whole file."""
+    headers = {"User-Agent": "rfdetr_train", **({"Range": f"bytes={done}-"} if done else {})}
+    request = urllib.request.Request(address, headers=headers)
     with urllib.request.build_opener(_OnlySecure).open(request, timeout=timeout_s) as response:
-        total = _settle_part(part, response)
-        with open(part, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        if response.headers.get_content_type() == "text/html":
+            raise ValueError("the answer is a web page, not a file")
+        if response.status == 206:
+            log.info("%s: going on after %d bytes", part, done)
+        else:
+            done = 0
+        missing = response.length  # None where the server does not say it
+        _check_room(part, missing or 0)
+        with open(part, "ab" if done else "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             while chunk := response.read1(CHUNK_BYTES):
                 file.write(chunk)
-                on_bytes(file.tell(), total)
+                on_bytes(file.tell(), None if missing is None else done + missing)
             file.flush()
             os.fsync(file.fileno())
-    if total is not None and part.stat().st_size != total:
-        raise ConnectionError(f"cut off after {part.stat().st_size} of {total} bytes")
+    if missing is not None and part.stat().st_size != done + missing:
+        raise ConnectionError(f"cut off after {part.stat().st_size} of {done + missing} bytes")
 
 
-def _settle_part(part: Path, response: http.client.HTTPResponse) -> int | None:
-    """Keep `part` if the answer goes on from its end, else begin it afresh; how many bytes the whole file has."""
-    if response.headers.get_content_type() == "text/html":
-        raise ValueError("the answer is a web page, not a file")
-    etag = response.headers.get("ETag", "")
-    total = missing = response.length  # None where the server does not say it
-    if response.status == 206:
-        done = part.stat().st_size
-        total = done + (missing or 0)
-        goes_on = response.headers.get("Content-Range") == f"bytes {done}-{total - 1}/{total}"
-        if not goes_on or etag != _etag_file(part).read_text("latin-1"):
-            _forget(part)
-            raise ConnectionError("the server goes on with another file than the one that was begun")
-        log.info("%s: going on after %d of %d bytes", part, done, total)
-    else:
-        _forget(part)
-        if etag.startswith('"'):  # a weak one, W/"...", does not promise the same bytes
-            _etag_file(part).write_text(etag, "latin-1")
-    if missing and missing > (free := shutil.disk_usage(part.parent).free):
+def _check_room(part: Path, wanted_bytes: int) -> None:
+    free = shutil.disk_usage(part.parent).free
+    if wanted_bytes > free:
         raise UserError(
-            f"weights_dir={part.parent}: {part.stem} wants {missing / 1e6:.0f} MB, {free / 1e6:.0f} MB are free; "
+            f"weights_dir={part.parent}: {part.stem} wants {wanted_bytes / 1e6:.0f} MB, {free / 1e6:.0f} MB are free; "
             "make room or give another folder"
         )
-    return total
-
-
-def _etag_file(part: Path) -> Path:
-    """Where the name stands that the server gives to the version of the file that `part` is of."""
-    return part.with_name(f"{part.name}.etag")
-
-
-def _forget(part: Path) -> None:
-    part.unlink(missing_ok=True)
-    _etag_file(part).unlink(missing_ok=True)
 
 
 def _difference(path: Path, checksum: str) -> str:

@@ -31,12 +31,13 @@ def find_resume(resume: str | None, run_dir: Path, runs_dir: Path, config: dict[
         return files.resolve(resume, prefer=("last", "best"))
     places = ("*/*", "*/*/*") if resume == "auto" else ()  # of single runs, of a sweep's jobs
     folders = {path.parent for place in places for path in runs_dir.glob(f"{place}/checkpoints/*.pt")}
-    others = sorted(folders - {run_dir / "checkpoints"}, key=_newest_time, reverse=True)
-    for folder in [run_dir / "checkpoints", *others]:
-        for path in _newest_first(folder):
-            if _same_run(path, config):
-                log.info("going on from %s", path)
-                return path
+    others = sorted(
+        map(_newest_first, folders - {run_dir / "checkpoints"}), key=lambda paths: -paths[0].stat().st_mtime
+    )
+    for path in (path for paths in [_newest_first(run_dir / "checkpoints"), *others] for path in paths):
+        if _same_run(path, config):
+            log.info("going on from %s", path)
+            return path
     if resume == "auto":
         looked_at = len(folders | set(run_dir.glob("checkpoints")))
         log.warning("resume=auto: none of the %d runs in %s and under %s has this config; STARTING ANEW",
@@ -72,10 +73,6 @@ def clear_leftovers(run_dir: Path) -> None:
 def _newest_first(folder: Path) -> list[Path]:
     """`last.pt`, `best.pt` and the numbered ones, by time; of equal times `last.pt` first."""
     return sorted(folder.glob("*.pt"), key=lambda path: (path.stat().st_mtime, path.name == "last.pt"), reverse=True)
-
-
-def _newest_time(folder: Path) -> float:
-    return max(path.stat().st_mtime for path in folder.glob("*.pt"))
 
 
 def _same_run(path: Path, config: dict[str, Any]) -> bool:

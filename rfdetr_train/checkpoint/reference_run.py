@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from torchvision.models import get_model_weights
 
 from rfdetr_train.checkpoint import files
-from rfdetr_train.checkpoint.class_heads import LogitNames
-from rfdetr_train.checkpoint.coco_names import COCO_LOGITS, COCO_NAMES
-from rfdetr_train.checkpoint.reference_weights import from_reference, reference_names
-from rfdetr_train.checkpoint.saved_optimizer import reference_groups, reference_order, with_names
+from rfdetr_train.checkpoint.fit import LogitNames
+from rfdetr_train.checkpoint.reference_weights import (
+    from_reference,
+    reference_groups,
+    reference_names,
+    reference_order,
+)
+from rfdetr_train.checkpoint.saved_optimizer import with_names
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
 from rfdetr_train.state_dicts import State
@@ -53,6 +58,13 @@ VARIANT_SIZES = {
 """What a file means that has `model_name` and no sizes; VARIANT_KEYS names the columns."""
 VARIANT_KEYS = ("resolution", "positional_encoding_size", "patch_size", "num_windows", "dec_layers",
                 "out_feature_indexes")  # fmt: skip
+# The 80 classes of COCO (arXiv 1405.0312) and their sparse category ids, which the published class logits follow.
+_CATEGORIES = get_model_weights("fasterrcnn_resnet50_fpn").DEFAULT.meta["categories"]
+
+COCO_LOGITS = tuple(None if name in ("__background__", "N/A") else name for name in _CATEGORIES)
+"""What each of the 91 logits of a published model stands for; None for an id that COCO does not use."""
+COCO_NAMES = {category_id: name for category_id, name in enumerate(COCO_LOGITS) if name}
+"""Category id, 1 to 90, -> name."""
 LOGITS_BY_CATEGORY_ID = ("coco", "o365")
 """The reference's data formats in which logit k is category id k, whatever the list of names."""
 

@@ -1,4 +1,4 @@
-"""The published weights' names and ours: one table, used in both directions.
+"""The published weights' names and ours: one table, used in both directions; and how the reference groups its names.
 
 timm holds query, key and value of an attention block as one `qkv`, in this order; `mask_token` is never used, so it is
 dropped on the way in and zero on the way out. All this serves weights, and whatever else is stored per parameter in the
@@ -16,6 +16,7 @@ from rfdetr_train.errors import UserError
 
 _VIT, _BLOCK = "backbone.0.encoder.encoder.", "backbone.0.encoder.encoder.encoder.layer.{i}."
 _DECODER = "transformer.decoder."
+_LAYER, _OUR_LAYER = "transformer.decoder.layers.{i}.", "decoder.layers.{i}."
 CLASS_TOKEN = "backbone.vit.cls_token"
 MASK_TOKEN = f"{_VIT}embeddings.mask_token"
 IGNORED = frozenset({MASK_TOKEN, "_kp_active_mask"})
@@ -57,19 +58,13 @@ TABLE = (
     ("transformer.enc_output_norm.{i}.{rest}", "two_stage.groups.{i}.norm.{rest}"),
     ("transformer.enc_out_class_embed.{i}.{rest}", "two_stage.groups.{i}.class_embed.{rest}"),
     ("transformer.enc_out_bbox_embed.{i}.{rest}", "two_stage.groups.{i}.box_embed.{rest}"),
-    (f"{_DECODER}layers.{{i}}.self_attn.in_proj_{{rest}}", "decoder.layers.{i}.self_attention.in_projection.{rest}"),
-    (f"{_DECODER}layers.{{i}}.self_attn.out_proj.{{rest}}", "decoder.layers.{i}.self_attention.out_projection.{rest}"),
-    (
-        f"{_DECODER}layers.{{i}}.cross_attn.value_proj.{{rest}}",
-        "decoder.layers.{i}.cross_attention.value_projection.{rest}",
-    ),
-    (
-        f"{_DECODER}layers.{{i}}.cross_attn.output_proj.{{rest}}",
-        "decoder.layers.{i}.cross_attention.output_projection.{rest}",
-    ),
-    (f"{_DECODER}layers.{{i}}.cross_attn.{{rest}}", "decoder.layers.{i}.cross_attention.{rest}"),
-    (f"{_DECODER}layers.{{i}}.norm{{j}}.{{rest}}", "decoder.layers.{i}.norm{j}.{rest}"),
-    (f"{_DECODER}layers.{{i}}.linear{{j}}.{{rest}}", "decoder.layers.{i}.linear{j}.{rest}"),
+    (f"{_LAYER}self_attn.in_proj_{{rest}}", f"{_OUR_LAYER}self_attention.in_projection.{{rest}}"),
+    (f"{_LAYER}self_attn.out_proj.{{rest}}", f"{_OUR_LAYER}self_attention.out_projection.{{rest}}"),
+    (f"{_LAYER}cross_attn.value_proj.{{rest}}", f"{_OUR_LAYER}cross_attention.value_projection.{{rest}}"),
+    (f"{_LAYER}cross_attn.output_proj.{{rest}}", f"{_OUR_LAYER}cross_attention.output_projection.{{rest}}"),
+    (f"{_LAYER}cross_attn.{{rest}}", f"{_OUR_LAYER}cross_attention.{{rest}}"),
+    (f"{_LAYER}norm{{j}}.{{rest}}", f"{_OUR_LAYER}norm{{j}}.{{rest}}"),
+    (f"{_LAYER}linear{{j}}.{{rest}}", f"{_OUR_LAYER}linear{{j}}.{{rest}}"),
     (f"{_DECODER}norm.{{rest}}", "decoder.norm.{rest}"),
     (f"{_DECODER}ref_point_head.{{rest}}", "decoder.position_head.{rest}"),
     ("refpoint_embed.weight", "refpoint_embed.weight"),
@@ -91,8 +86,7 @@ class OurName(NamedTuple):
 def our_name(reference_name: str) -> OurName:
     """Translate one name.
 
-    Raises:
-        UserError: the table does not know it.
+    Raises UserError where the table does not know it.
     """
     name, fields = _translate(reference_name, _FROM_REFERENCE)
     return OurName(name, THIRDS.index(fields["third"]) if "third" in fields else None)
@@ -101,8 +95,7 @@ def our_name(reference_name: str) -> OurName:
 def reference_names(name: str) -> list[str]:
     """The reference name of one of our parameters, or the three names of a joined one in their order.
 
-    Raises:
-        UserError: the table does not know it.
+    Raises UserError where the table does not know it.
     """
     template, _ = _translate(name, _TO_REFERENCE, third="{third}")
     return [template.format(third=third) for third in THIRDS] if "{third}" in template else [template]
@@ -111,8 +104,7 @@ def reference_names(name: str) -> list[str]:
 def from_reference(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors under the reference's names -> under ours, query, key and value joined.
 
-    Raises:
-        UserError: a name is unknown, or a joined tensor lacks one of its thirds.
+    Raises UserError where a name is unknown, or a joined tensor lacks one of its thirds.
     """
     found: dict[str, dict[int | None, Tensor]] = {}
     for reference_name, tensor in state.items():
@@ -125,8 +117,7 @@ def from_reference(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def to_reference(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The inverse of `from_reference`, with a `mask_token` of zeros beside the class token.
 
-    Raises:
-        UserError: a name is unknown.
+    Raises UserError where a name is unknown.
     """
     result: dict[str, Tensor] = {}
     for name, tensor in state.items():
@@ -167,3 +158,34 @@ def _translate(name: str, patterns: list[tuple[re.Pattern[str], str]], **extra: 
         if found := pattern.fullmatch(name):
             return target.format(**found.groupdict(), **extra), found.groupdict()
     raise UserError(f"{name}: no parameter of RF-DETR detection weights has this name; another kind of model?")
+
+
+def reference_order(names: Iterable[str]) -> list[str]:
+    """The order of the reference's single-parameter groups, from its parameter names in the order of its state dict."""
+    names = list(names)
+    encoder = [name for name in names if name.startswith("backbone.0.encoder.")]
+    decoder = [name for name in names if name.startswith("transformer.decoder.")]
+    elsewhere = [name for name in names if not name.startswith(("backbone.0.encoder.", "transformer.decoder."))]
+    return elsewhere + encoder + decoder
+
+
+def reference_groups(
+    order: Iterable[str], *, layer_decay: float = 0.8, component_decay: float = 0.7, weight_decay: float = 1e-4
+) -> list[list[str]]:
+    """How newer releases of the reference join the single-parameter groups `order`: those of equal hyperparameters.
+
+    Of the recipe only matters which parameters come out equal.
+    """
+
+    def key(name: str) -> tuple[object, ...]:
+        if not name.startswith("backbone.0.encoder."):
+            return ("decoder",) if name.startswith("transformer.decoder.") and component_decay != 1 else ("elsewhere",)
+        block = re.search(r"\.layer\.(\d+)\.", name)
+        depth = block[1] if block else "embeddings" if "embeddings" in name else "norm"
+        decays = not any(part in name for part in ("bias", "norm", "embeddings"))
+        return "encoder", depth if layer_decay != 1 else "", decays if weight_decay else True
+
+    joined: dict[tuple[object, ...], list[str]] = {}
+    for name in order:
+        joined.setdefault(key(name), []).append(name)
+    return list(joined.values())

@@ -7,7 +7,7 @@ on another number of them, and lets the file's rates overwrite the config's. Non
 import copy
 import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,15 +15,9 @@ import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
-from rfdetr_train.checkpoint.expected_state import ExpectedState
-from rfdetr_train.checkpoint.regroup_scheduler import (
-    common_share,
-    initial_lr_of,
-    regroup_scheduler_state,
-    rescaled,
-)
-from rfdetr_train.checkpoint.saved_optimizer import SavedOptimizer, Sources, read_saved
-from rfdetr_train.state_dicts import State
+from rfdetr_train.checkpoint.saved_optimizer import SavedOptimizer, Sources, expected_state, read_saved
+from rfdetr_train.errors import UserError
+from rfdetr_train.state_dicts import PER_GROUP, PRESENT_RATES, State, initial_lr_of, set_lr
 
 log = logging.getLogger(__name__)
 
@@ -109,10 +103,9 @@ def load_optimizer_state(
 
 
 def _load_moments(optimizer: Optimizer, saved: SavedOptimizer, account: Account, fresh: Collection[str]) -> None:
-    expected_state = ExpectedState(optimizer)
     for group in optimizer.param_groups:
         for name, parameter in zip(group["param_names"], group["params"], strict=True):
-            expected = expected_state.of(group, parameter)
+            expected = expected_state(optimizer, group, parameter)
             moments = saved.moments_of(name)
             if moments is None:
                 if expected:
@@ -175,18 +168,67 @@ def _to(value: Any, device: torch.device) -> Any:
 
 
 def _load_rates(group: State, saved: SavedOptimizer, keep_momentum: bool) -> None:
-    """The share of its initial rate that the schedule had reached; a new group takes the one that all others share."""
-    indices = saved.groups_of(group["param_names"]) or range(len(saved.groups))
-    members = [saved.groups[index] for index in indices]
-    common_share(f"group {group.get('group_name')!r}", [member["lr"] for member in members], members)
-    lr = rescaled(members[0]["lr"], members[0], initial_lr_of(group))
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(lr)
-    else:
-        group["lr"] = lr
+    set_lr(group, _entry("lr", [one["lr"] for one in saved.groups], group, saved))
     if keep_momentum:
-        group.update({key: members[0][key] for key in ("betas", "momentum") if key in group and key in members[0]})
+        member = saved.groups[(saved.groups_of(group["param_names"]) or [0])[0]]
+        group.update({key: member[key] for key in ("betas", "momentum") if key in group and key in member})
 
 
 def _cycles_momentum(state: State) -> bool:
     return bool(state.get("cycle_momentum")) or any(_cycles_momentum(child) for child in state.get("_schedulers", []))
+
+
+def regroup_scheduler_state(state: State, saved: SavedOptimizer, groups: Sequence[State]) -> State:
+    """The state, one entry per saved group, over `groups`, those of this run's optimizer; recursive in `_schedulers`.
+
+    The initial rates are this run's, present rates keep their share of them. Raises UserError, with the values, where
+    the entries of one group disagree and, with both numbers, where the state is not over the saved groups.
+    """
+    regrouped = {}
+    for key, value in state.items():
+        if key == "_schedulers":
+            regrouped[key] = [regroup_scheduler_state(child, saved, groups) for child in value]
+        elif key in PER_GROUP and isinstance(value, list):
+            if len(value) != len(saved.groups):
+                raise UserError(
+                    f"resume: the scheduler's {key} has {len(value)} entries, the optimizer saved with it "
+                    f"{len(saved.groups)} groups"
+                )
+            regrouped[key] = [_entry(key, value, group, saved) for group in groups]
+        else:
+            regrouped[key] = value
+    return regrouped
+
+
+def _entry(key: str, values: list[Any], group: State, saved: SavedOptimizer) -> Any:
+    """The entry of one of our groups: of its members' groups in the file, or of all if the file knows no member."""
+    if key == "base_lrs":
+        return initial_lr_of(group)
+    known = saved.groups_of(group["param_names"])
+    indices = known or range(len(saved.groups))
+    entries, what = [values[index] for index in indices], f"{key} of group {group.get('group_name')!r}"
+    if key in ("lr", *PRESENT_RATES):
+        return _rescaled(what, entries, [saved.groups[index] for index in indices], initial_lr_of(group))
+    for entry in entries[1:] if known else ():
+        if entry != entries[0]:
+            raise UserError(
+                f"resume: {what} is {entries[0]} for some of its parameters and {entry} for others; "
+                "resume with the run's own rates, or with optimizer.merge_groups=false"
+            )
+    return entries[0]
+
+
+def _rescaled(what: str, rates: Sequence[Any], saved_groups: Sequence[State], initial_lr: float) -> float:
+    """The rate of a group that begins at `initial_lr`; the same bits where the saved one did too.
+
+    Groups of other initial rates may have become one, so only the share that each has reached must be the same.
+    """
+    initial = [initial_lr_of(group) for group in saved_groups]
+    shares = [float(lr) / first for lr, first in zip(rates, initial, strict=True) if first]
+    shares = shares or [1.0]  # a rate of 0 has no share to speak of
+    if max(shares) - min(shares) > 1e-9 * max(shares):
+        raise UserError(
+            f"resume: {what} has reached {min(shares):.6g} and {max(shares):.6g} of its initial rates, one is wanted; "
+            "resume with optimizer.merge_groups=false and the same parts frozen"
+        )
+    return float(rates[0]) if initial[0] == initial_lr else shares[0] * initial_lr

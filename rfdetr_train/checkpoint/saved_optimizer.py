@@ -1,11 +1,12 @@
-"""A saved optimizer state by parameter name: where each of our parameters, and each of our groups, comes from."""
+"""Optimizer state by parameter name: what a file holds for each of our parameters, and what an optimizer wants."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rfdetr_train.errors import UserError
@@ -62,37 +63,6 @@ def with_names(saved: State, names: Sequence[Sequence[str]]) -> State:
     }
 
 
-def reference_order(names: Iterable[str]) -> list[str]:
-    """The order of the reference's single-parameter groups, from its parameter names in the order of its state dict."""
-    names = list(names)
-    encoder = [name for name in names if name.startswith("backbone.0.encoder.")]
-    decoder = [name for name in names if name.startswith("transformer.decoder.")]
-    elsewhere = [name for name in names if not name.startswith(("backbone.0.encoder.", "transformer.decoder."))]
-    return elsewhere + encoder + decoder
-
-
-def reference_groups(
-    order: Iterable[str], *, layer_decay: float = 0.8, component_decay: float = 0.7, weight_decay: float = 1e-4
-) -> list[list[str]]:
-    """How newer releases of the reference join the single-parameter groups `order`: those of equal hyperparameters.
-
-    Of the recipe only matters which parameters come out equal.
-    """
-
-    def key(name: str) -> tuple[object, ...]:
-        if not name.startswith("backbone.0.encoder."):
-            return ("decoder",) if name.startswith("transformer.decoder.") and component_decay != 1 else ("elsewhere",)
-        block = re.search(r"\.layer\.(\d+)\.", name)
-        depth = block[1] if block else "embeddings" if "embeddings" in name else "norm"
-        decays = not any(part in name for part in ("bias", "norm", "embeddings"))
-        return "encoder", depth if layer_decay != 1 else "", decays if weight_decay else True
-
-    joined: dict[tuple[object, ...], list[str]] = {}
-    for name in order:
-        joined.setdefault(key(name), []).append(name)
-    return list(joined.values())
-
-
 def read_saved(saved: State, optimizer: Optimizer, sources: Sources | None = None) -> SavedOptimizer:
     """Key a saved state by name. One without names must have our groups, in our order.
 
@@ -100,23 +70,17 @@ def read_saved(saved: State, optimizer: Optimizer, sources: Sources | None = Non
     """
     groups = saved["param_groups"]
     if any("param_names" not in group for group in groups):
-        groups = _named_by_position(groups, optimizer)
-        sources = None
+        sources, names = None, [group["param_names"] for group in optimizer.param_groups]
+        groups = with_names(saved, names)["param_groups"]
+        if any("param_names" not in group for group in groups):
+            ours = f"{sum(map(len, names))} in {len(names)}"
+            raise UserError(
+                f"resume: the checkpoint's optimizer has {sum(len(group['params']) for group in groups)} parameters in "
+                f"{len(groups)} groups without names, this run {ours}; start a new run from its weights instead"
+            )
     name_of = {key: name for group in groups for key, name in zip(group["params"], group["param_names"], strict=True)}
     state = {name_of[key]: moments for key, moments in saved["state"].items()}
     return SavedOptimizer(groups, state, sources or {})
-
-
-def _named_by_position(groups: list[State], optimizer: Optimizer) -> list[State]:
-    saved_sizes = [len(group["params"]) for group in groups]
-    our_sizes = [len(group["params"]) for group in optimizer.param_groups]
-    if saved_sizes != our_sizes:
-        raise UserError(
-            f"resume: the checkpoint's optimizer has {sum(saved_sizes)} parameters in {len(saved_sizes)} groups "
-            f"without names, this run {sum(our_sizes)} in {len(our_sizes)}; start a new run from its weights instead"
-        )
-    names = [group["param_names"] for group in optimizer.param_groups]
-    return [{**group, "param_names": own} for group, own in zip(groups, names, strict=True)]
 
 
 def _joined(name: str, parts: list[State]) -> State:
@@ -131,3 +95,27 @@ def _joined(name: str, parts: list[State]) -> State:
         else:
             raise UserError(f"resume: {name} joins parameters whose {key} differs: {[float(v) for v in values]}")
     return joined
+
+
+def expected_state(optimizer: Optimizer, group: State, parameter: Tensor) -> State:
+    """The state of `parameter`, or what it will be after its first step: keys, shapes, types and devices.
+
+    Found out by letting the optimizer step once on a stand-in, so that the values mean nothing.
+    """
+    if optimizer.state.get(parameter):
+        return optimizer.state[parameter]
+    stand_in = nn.Parameter(torch.zeros_like(parameter))
+    stand_in.grad = torch.zeros_like(parameter)
+    probe = object.__new__(type(optimizer))
+    # Neither the hooks nor the `step` that schedulers wrap may notice.
+    probe.__dict__.update({key: value for key, value in optimizer.__dict__.items() if key != "step"})
+    probe._optimizer_step_pre_hooks = OrderedDict()
+    probe._optimizer_step_post_hooks = OrderedDict()
+    probe.param_groups = [{**group, "params": [stand_in]}]
+    probe.state = defaultdict(dict)
+    try:
+        probe.step()
+    except (TypeError, RuntimeError) as error:
+        name = type(optimizer).__name__
+        raise UserError(f"resume: {name} cannot be restored by name, for a trial step fails: {error}") from error
+    return probe.state[stand_in]

@@ -1,16 +1,15 @@
 """Where training starts from: the published weights, a file, or nothing."""
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from rfdetr_train.adapters import merge_adapters
-from rfdetr_train.checkpoint import files, published
-from rfdetr_train.checkpoint.class_heads import LogitNames
-from rfdetr_train.checkpoint.download import fetch_address
+from rfdetr_train.checkpoint import files
+from rfdetr_train.checkpoint.download import OnBytes, Unavailable, download, fetch_address
+from rfdetr_train.checkpoint.fit import LogitNames
 from rfdetr_train.checkpoint.reference_run import read_checkpoint
 from rfdetr_train.errors import UserError
 
@@ -20,6 +19,16 @@ RANDOM_WARNING = (
     "TRAINING STARTS FROM RANDOM WEIGHTS: %s. RF-DETR is meant to be fine-tuned; from random weights a real data set "
     "wants hundreds of epochs and many pictures, and the AP of a short run says little."
 )
+
+HOST = "https://storage.googleapis.com/rfdetr/"
+PUBLISHED = {
+    "nano": ("rf-detr-nano.pth", "nano_coco/checkpoint_best_regular.pth", "fb6504cce7fbdc783f7a46991f07639f"),
+    "small": ("rf-detr-small.pth", "small_coco/checkpoint_best_regular.pth", "fb37061c1af7bace359c91b723a8d5c1"),
+    "medium": ("rf-detr-medium.pth", "medium_coco/checkpoint_best_regular.pth", "7223f764a87b863f02eb8d52bf0ce2ee"),
+    "large": ("rf-detr-large-2026.pth", "rf-detr-large-2026.pth", "5cb72153541cbcb9aa6efa26222acc75"),
+    "base": ("rf-detr-base.pth", "rf-detr-base-coco.pth", "b4d3ce46099eaed50626ede388caf979"),
+}
+"""Model -> its file's name, its address under the host, its MD5."""
 
 
 class StartingWeights(NamedTuple):
@@ -33,7 +42,7 @@ class StartingWeights(NamedTuple):
 
 
 def find_starting_weights(
-    weights: str, variant: str, folder: Path, on_bytes: Callable[[int, int | None], None] = lambda done, total: None
+    weights: str, variant: str, folder: Path, on_bytes: OnBytes = lambda done, total: None
 ) -> StartingWeights | None:
     """The weights that `weights=auto|coco|none|PATH|URL` means for a model variant; None is random, said loudly.
 
@@ -48,18 +57,31 @@ def find_starting_weights(
     if weights not in ("auto", "coco"):
         return read_weights(files.resolve(weights, prefer=("best", "last")))
     try:
-        return read_weights(published.fetch(variant, folder.expanduser(), on_bytes))
-    except published.Unavailable as error:
+        return read_weights(fetch_published(variant, folder.expanduser(), on_bytes))
+    except Unavailable as error:
         if weights == "coco":
             raise UserError(f"weights=coco: {error}") from error
         log.warning(RANDOM_WARNING, error)
         return None
 
 
-def _from_address(address: str, folder: Path, on_bytes: Callable[[int, int | None], None]) -> StartingWeights:
+def fetch_published(variant: str, folder: Path, on_bytes: OnBytes = lambda done, total: None, host: str = HOST) -> Path:
+    """The published file of `variant` in `folder`, downloaded from `host` if it is not there, its MD5 checked.
+
+    `on_bytes(done, total)` is told of the progress. Raises as `download` does, and `Unavailable` for a variant of which
+    nothing is published.
+    """
+    if variant not in PUBLISHED:
+        raise Unavailable(f"there are no published weights for model={variant}")
+    file_name, place, md5 = PUBLISHED[variant]
+    download(host + place, folder / file_name, f"md5={md5}", on_bytes)
+    return folder / file_name
+
+
+def _from_address(address: str, folder: Path, on_bytes: OnBytes) -> StartingWeights:
     try:
         path = fetch_address(address, folder, on_bytes)
-    except published.Unavailable as error:
+    except Unavailable as error:
         raise UserError(f"weights: {error}") from error
     try:
         return read_weights(path)

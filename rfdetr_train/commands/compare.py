@@ -7,11 +7,10 @@ from typing import Any
 import yaml
 
 from rfdetr_train.errors import UserError
-from rfdetr_train.loggers.console import write_line
+from rfdetr_train.loggers.console import print_table, write_line
 from rfdetr_train.loggers.figure import save_figure
 from rfdetr_train.loggers.files import EVALUATION_NAME, METRICS_NAME, SHOWN_METRICS, flatten, read_json, read_metrics
 from rfdetr_train.loggers.plots import compared_runs
-from rfdetr_train.loggers.tables import print_table
 
 
 def compare(arguments: list[str]) -> None:

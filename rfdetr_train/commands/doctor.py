@@ -16,12 +16,12 @@ from rfdetr_train.data.doctor.examined import EXAMPLES, SEVERITIES, ExaminedSpli
 from rfdetr_train.data.image_file import read_image
 from rfdetr_train.engine.augmented_pictures import augmented_pictures
 from rfdetr_train.errors import UserError
+from rfdetr_train.loggers.console import print_table
 from rfdetr_train.loggers.doctor_plots import FIGURES
 from rfdetr_train.loggers.files import write_json
 from rfdetr_train.loggers.page import as_figures, as_jpeg, write_page
+from rfdetr_train.loggers.progress import Counter
 from rfdetr_train.loggers.sheet import Picture, draw_sheet
-from rfdetr_train.loggers.tables import print_table
-from rfdetr_train.loggers.track import Counter
 
 PREVIEW_SHEETS = 2
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rfdetr_train import distributed
 from rfdetr_train.allocator import keep_freed_memory
-from rfdetr_train.checkpoint.versions import versions
+from rfdetr_train.checkpoint.environment import versions
 from rfdetr_train.config import DataConfig, EvaluateConfig
 from rfdetr_train.data.dataset import read_split
 from rfdetr_train.data.image_check import check_images
@@ -21,11 +21,10 @@ from rfdetr_train.engine.trained_model import load_trained_model
 from rfdetr_train.engine.validator import Validation, Validator
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
+from rfdetr_train.loggers.console import print_table
 from rfdetr_train.loggers.files import EVALUATION_NAME, write_json
-from rfdetr_train.loggers.progress import make_progress
-from rfdetr_train.loggers.report import classes_with_best
-from rfdetr_train.loggers.tables import print_table
-from rfdetr_train.loggers.track import Counter
+from rfdetr_train.loggers.page import classes_with_best
+from rfdetr_train.loggers.progress import Counter, make_progress
 
 log = logging.getLogger(__name__)
 

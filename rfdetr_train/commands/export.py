@@ -8,8 +8,7 @@ from rfdetr_train.config import ExportConfig
 from rfdetr_train.engine.trained_model import TrainedModel, load_trained_model
 from rfdetr_train.errors import UserError
 from rfdetr_train.export.card import model_card
-from rfdetr_train.export.onnx_file import onnx_file, require_onnx
-from rfdetr_train.export.program import torch_export_file
+from rfdetr_train.export.program import onnx_file, require_onnx, torch_export_file
 from rfdetr_train.export.weights_file import reference_file, safetensors_file
 from rfdetr_train.loggers.files import write_json
 

@@ -18,10 +18,10 @@ from rfdetr_train.engine.detector import Detections, Detector
 from rfdetr_train.engine.signals import StopSignals
 from rfdetr_train.errors import UserError
 from rfdetr_train.evaluation.predictions import Predictions
-from rfdetr_train.loggers import track
-from rfdetr_train.loggers.drawing import draw_boxes
+from rfdetr_train.loggers import progress
+from rfdetr_train.loggers.console import print_table
 from rfdetr_train.loggers.files import write_json
-from rfdetr_train.loggers.tables import print_table
+from rfdetr_train.loggers.sheet import draw_boxes
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def predict(config: PredictConfig, run_dir: Path) -> None:
     skipped: list[str] = []
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals("finishing the batch"))
-        counter = stack.enter_context(track.Counter("predicting"))
+        counter = stack.enter_context(progress.Counter("predicting"))
         writer = stack.enter_context(ResultWriter(run_dir, detector, config.draw))
         stack.enter_context(detector.precision.kept_casts())
         sources = _readable(read_sources(root, files, config.max_megapixels), skipped)

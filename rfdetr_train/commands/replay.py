@@ -16,8 +16,7 @@ from rfdetr_train.engine.freezing import hold_statistics
 from rfdetr_train.engine.precision import Precision, choose_device
 from rfdetr_train.engine.step import TrainStep
 from rfdetr_train.errors import UserError, listed
-from rfdetr_train.loggers.console import write_line
-from rfdetr_train.loggers.tables import print_table
+from rfdetr_train.loggers.console import print_table, write_line
 from rfdetr_train.matcher import match
 from rfdetr_train.models.rfdetr import RFDETR, build_model
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rfdetr_train.errors import UserError
 from rfdetr_train.loggers.console import write_line
-from rfdetr_train.loggers.report import write_report
+from rfdetr_train.loggers.page import write_report
 
 
 def report(arguments: list[str]) -> None:

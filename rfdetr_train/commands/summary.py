@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from rfdetr_train import distributed
-from rfdetr_train.checkpoint.versions import versions
+from rfdetr_train.checkpoint.environment import versions
 from rfdetr_train.data.sample import Split
 from rfdetr_train.engine.memory import memory_gib
 from rfdetr_train.engine.run import Run
 from rfdetr_train.engine.run_plots import RunPlots
 from rfdetr_train.engine.saver import Saver
 from rfdetr_train.errors import Interrupted, UserError
+from rfdetr_train.loggers.console import print_table
 from rfdetr_train.loggers.files import SHOWN_METRICS, SUMMARY_NAME, write_json
-from rfdetr_train.loggers.tables import print_table
 
 log = logging.getLogger(__name__)
 

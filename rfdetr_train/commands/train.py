@@ -13,9 +13,8 @@ import torch
 from rfdetr_train import distributed
 from rfdetr_train.allocator import keep_freed_memory
 from rfdetr_train.checkpoint import files
-from rfdetr_train.checkpoint.class_heads import match_classes
 from rfdetr_train.checkpoint.find_run import clear_leftovers, find_resume, locked, refuse_used_folder
-from rfdetr_train.checkpoint.fit import load_fitting
+from rfdetr_train.checkpoint.fit import load_fitting, match_classes
 from rfdetr_train.checkpoint.reference_run import read_run
 from rfdetr_train.checkpoint.starting_weights import RANDOM_WARNING, find_starting_weights
 from rfdetr_train.commands.summary import RunSummary
@@ -41,8 +40,7 @@ from rfdetr_train.engine.trainer import IsHopeless, Trainer, never
 from rfdetr_train.engine.validator import Validator
 from rfdetr_train.errors import UserError
 from rfdetr_train.loggers.files import METRICS_NAME, MetricsFiles
-from rfdetr_train.loggers.progress import make_progress
-from rfdetr_train.loggers.track import Counter
+from rfdetr_train.loggers.progress import Counter, make_progress
 from rfdetr_train.loggers.trackers import Trackers, check_installed
 from rfdetr_train.matcher import match
 from rfdetr_train.models.rfdetr import RFDETR, build_model

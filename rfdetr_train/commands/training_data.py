@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from rfdetr_train import distributed
-from rfdetr_train.checkpoint.versions import versions
+from rfdetr_train.checkpoint.environment import versions
 from rfdetr_train.config import TrainConfig
 from rfdetr_train.criterion import find_class_weights
 from rfdetr_train.data.canvas import Placement
@@ -17,7 +17,7 @@ from rfdetr_train.data.sample import Dataset, Split
 from rfdetr_train.data.stages import build_transforms
 from rfdetr_train.data.transforms import source_side_px, training_scales
 from rfdetr_train.engine.run_length import RunLength
-from rfdetr_train.loggers.track import Counter
+from rfdetr_train.loggers.progress import Counter
 
 log = logging.getLogger(__name__)
 

@@ -10,5 +10,4 @@ from rfdetr_train.config.data import *  # noqa: F403
 from rfdetr_train.config.model import *  # noqa: F403
 from rfdetr_train.config.optimizer import *  # noqa: F403
 from rfdetr_train.config.schedule import *  # noqa: F403
-from rfdetr_train.config.sweep import *  # noqa: F403
 from rfdetr_train.config.training import *  # noqa: F403

@@ -1,43 +1,65 @@
-"""Small checks that refuse a value with its key and the remedy."""
+"""What the value of a key must be, said where its field is declared: `epochs: Annotated[int, POSITIVE] = 100`."""
 
+import functools
 import math
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, get_type_hints
 
 from rfdetr_train.errors import require
 
 MISSING: Any = "???"  # OmegaConf's mark for a value that the user must give
 
 
-def one_of(key: str, value: object, *choices: str) -> None:
-    """Refuse a value that is none of `choices`."""
-    require(value in choices, key, value, f"choose one of {', '.join(choices)}")
+class Rule(NamedTuple):
+    """What holds of a value that is given, and what is said where it does not."""
+
+    holds: Callable[[Any], bool]
+    remedy: str
 
 
-def positive(section_key: str, section: object, *names: str) -> None:
-    """Refuse fields of `section` that are given and not above 0; `section_key` is where the section stands."""
-    for name in names:
-        value = getattr(section, name)
-        ok = value is None or 0 < value < math.inf
-        require(ok, f"{section_key}.{name}".lstrip("."), value, "give a number above 0")
+POSITIVE = Rule(lambda value: 0 < value < math.inf, "give a number above 0")
+NOT_NEGATIVE = Rule(lambda value: 0 <= value < math.inf, "give 0 or a larger number")
+SHARE = Rule(lambda value: 0.0 <= value <= 1.0, "give a number from 0 to 1")
+BELOW_ONE = Rule(lambda value: 0.0 <= value < 1.0, "give a number from 0 up to but not including 1")
+COUNT_OR_AUTO = Rule(
+    lambda value: value == "auto" or (isinstance(value, int) and value > 0), "give a number above 0, or auto"
+)
+FOLDER = Rule(bool, "give a folder")
 
 
-def not_negative(section_key: str, section: object, *names: str) -> None:
-    """Refuse fields of `section` that are given and below 0; `section_key` is where the section stands."""
-    for name in names:
-        value = getattr(section, name)
-        ok = value is None or 0 <= value < math.inf
-        require(ok, f"{section_key}.{name}".lstrip("."), value, "give 0 or a larger number")
+def one_of(*choices: str) -> Rule:
+    """The value is one of `choices`."""
+    return Rule(lambda value: value in choices, f"choose one of {', '.join(choices)}")
 
 
-def number_or_auto(key: str, value: object) -> None:
-    """Refuse what is neither a whole number above 0 nor the word auto."""
-    require(value == "auto" or (isinstance(value, int) and value > 0), key, value, "give a number above 0, or auto")
+class Section:
+    """A section of the config, whose values are checked when it is made: field by field, then in `_check`."""
+
+    place: ClassVar[str] = ""
+    """Where it stands, for messages."""
+
+    def __init_subclass__(cls, place: str | None = None) -> None:
+        if place is not None:
+            cls.place = f"{place}."
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        for name, rule in _rules(kind):
+            value = getattr(self, name)
+            require(
+                value is None or rule.holds(value), f"{self.place}{name}", value if value != "" else "''", rule.remedy
+            )
+        self._check()
+
+    def _check(self) -> None:
+        """What is to be said of several values together."""
 
 
-def fraction(key: str, value: float) -> None:
-    """Refuse a value outside 0 to 1."""
-    require(0.0 <= value <= 1.0, key, value, "give a number from 0 to 1")
+@functools.cache
+def _rules(section: Any) -> list[tuple[str, Rule]]:
+    hints = get_type_hints(section, include_extras=True)
+    return [(name, rule) for name, hint in hints.items() for rule in getattr(hint, "__metadata__", ())]
 
 
 def is_secure(address: str) -> bool:
@@ -45,7 +67,7 @@ def is_secure(address: str) -> bool:
     return re.match(r"https://[^/]|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?(/|$)", address, re.I) is not None
 
 
-def address(key: str, value: str) -> None:
+def check_address(key: str, value: str) -> None:
     """Refuse an address that is not secure, or with a fragment that is no checksum."""
     require(is_secure(value), key, value, "only https:// addresses are fetched")
     checksum = value.partition("#")[2]

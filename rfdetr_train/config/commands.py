@@ -1,10 +1,21 @@
-"""What each command takes: the sections of the other files, put together."""
+"""What each command, and a sweep of them, takes: the sections of the other files, put together."""
 
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Annotated, Any, Optional
 
 from rfdetr_train.config.augmentation import AugmentationConfig
-from rfdetr_train.config.checks import MISSING, address, fraction, not_negative, number_or_auto, one_of, positive
+from rfdetr_train.config.checks import (
+    BELOW_ONE,
+    COUNT_OR_AUTO,
+    FOLDER,
+    MISSING,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    Section,
+    check_address,
+    one_of,
+)
 from rfdetr_train.config.data import FORMATS, DataConfig
 from rfdetr_train.config.model import PUBLISHED_BACKBONE, ModelConfig
 from rfdetr_train.config.optimizer import OptimizerConfig
@@ -24,7 +35,7 @@ from rfdetr_train.errors import UserError, require
 
 
 @dataclass
-class TrainConfig:
+class TrainConfig(Section):
     """`python -m rfdetr_train key=value ...`."""
 
     model: ModelConfig = MISSING
@@ -46,27 +57,25 @@ class TrainConfig:
     checksum: https://host/x.pth#sha256=... (or md5)."""
     weights_allow_partial: bool = False
     """Take what fits of `weights` or `resume` where it is less than half of the model; without it that is refused."""
-    weights_dir: str = "~/.cache/rfdetr_train"
+    weights_dir: Annotated[str, FOLDER] = "~/.cache/rfdetr_train"
     """Folder of downloaded weights; processes may share it."""
     resume: Optional[str] = None
     """Continue a run: a checkpoint, also a .ckpt of the reference package, a run folder, or auto (the newest run of the
     same config under run_dir)."""
     seed: int = 0
     """The seed of everything random."""
-    run_dir: str = "runs"
+    run_dir: Annotated[str, FOLDER] = "runs"
     """Folder in which each run makes its own."""
     name: Optional[str] = None
     """A name for the run, kept in summary.json."""
     notes: Optional[str] = None
     """Free text, kept in summary.json."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         require(0 <= self.seed < 2**64, "seed", self.seed, "give a number from 0 to 2^64 - 1")
-        require(bool(self.run_dir), "run_dir", repr(self.run_dir), "give a folder")
         require(bool(self.weights), "weights", repr(self.weights), "give auto, coco, none, a path or an address")
-        require(bool(self.weights_dir), "weights_dir", repr(self.weights_dir), "give a folder")
         if "://" in self.weights:
-            address("weights", self.weights)
+            check_address("weights", self.weights)
         self._check_model()
         unused = self.weights_allow_partial and self.weights == "none" and self.resume is None
         require(not unused, "weights_allow_partial", True, "does nothing with weights=none; leave it out")
@@ -103,112 +112,82 @@ class DoctorConfig(TrainConfig):
 
     preview: bool = False
     """Show training pictures as the augmentation makes them."""
-    num_pictures: int = 8
+    num_pictures: Annotated[int, POSITIVE] = 8
     """Pictures on a sheet, of each finding and of the preview."""
-    fail_on: str = "error"
+    fail_on: Annotated[str, one_of("error", "warning")] = "error"
     """The least severity that makes the exit code 1: error or warning."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("", self, "num_pictures")
-        one_of("fail_on", self.fail_on, "error", "warning")
 
 
 @dataclass
-class EvaluateDataConfig:
+class EvaluateDataConfig(Section, place="data"):
     """Where `evaluate` finds its pictures."""
 
     root: Optional[str] = None
     """Folder of a data set with the same classes; null takes the one that the checkpoint was trained on."""
-    format: str = "auto"
+    format: Annotated[str, one_of(*FORMATS, "auto")] = "auto"
     """Its format, as data.format of a training run; auto takes that of the run, and finds out another data set's."""
-    num_workers: int = 2
+    num_workers: Annotated[int, NOT_NEGATIVE] = 2
     """Processes that read pictures; 0 reads in the main process."""
-    on_error: str = "error"
+    on_error: Annotated[str, one_of("error", "skip")] = "error"
     """As data.on_error of a training run."""
-    max_megapixels: float = 150.0
+    max_megapixels: Annotated[float, POSITIVE] = 150.0
     """As data.max_megapixels of a training run."""
-
-    def __post_init__(self) -> None:
-        not_negative("data", self, "num_workers")
-        positive("data", self, "max_megapixels")
-        one_of("data.on_error", self.on_error, "error", "skip")
-        one_of("data.format", self.format, *FORMATS, "auto")
 
 
 @dataclass
-class CheckpointConsumerConfig:
+class CheckpointConsumerConfig(Section):
     """What the commands that take a checkpoint share."""
 
     checkpoint: str = MISSING
     """A checkpoint file, or a run folder (its best.pt, else its last.pt)."""
-    weights: str = "auto"
+    weights: Annotated[str, one_of("auto", "raw", "ema")] = "auto"
     """raw, ema, or auto: those that were best when the checkpoint was written."""
     run_dir: str = "runs"
     """Folder in which each evaluation, prediction or export makes its own."""
-
-    def __post_init__(self) -> None:
-        one_of("weights", self.weights, "auto", "raw", "ema")
 
 
 @dataclass
 class InferenceConfig(CheckpointConsumerConfig):
     """What the commands that run the detector share."""
 
-    batch_size: int = 8
+    batch_size: Annotated[int, POSITIVE] = 8
     """Pictures, or tiles, at once."""
     device: str = "auto"
     """As trainer.device."""
-    precision: str = "fp32"
+    precision: Annotated[str, one_of("auto", "fp32", "bf16", "fp16")] = "fp32"
     """As trainer.precision."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("", self, "batch_size")
-        one_of("precision", self.precision, "auto", "fp32", "bf16", "fp16")
 
 
 @dataclass
 class EvaluateConfig(InferenceConfig):
     """`python -m rfdetr_train evaluate checkpoint=RUN_OR_FILE key=value ...`."""
 
-    split: str = "valid"
+    split: Annotated[str, one_of("train", "valid", "test")] = "valid"
     """train, valid or test."""
     data: EvaluateDataConfig = field(default_factory=EvaluateDataConfig)
-    devices: int | str = 1
+    devices: Annotated[int | str, COUNT_OR_AUTO] = 1
     """Processes on this machine, as trainer.devices; each batch is one's, and the results are those of one process."""
-    max_dets: int = 100
+    max_dets: Annotated[int, POSITIVE] = 100
     """Detections of an image that count, by score (COCO: 100)."""
-    backend: str = "auto"
+    backend: Annotated[str, one_of(*BACKENDS)] = "auto"
     """As evaluation.backend."""
-    progress: str = "auto"
+    progress: Annotated[str, one_of("auto", "bar", "plain")] = "auto"
     """As logger.progress."""
-    sample_images: int = 8
+    sample_images: Annotated[int, NOT_NEGATIVE] = 8
     """As logger.sample_images."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("", self, "max_dets")
-        number_or_auto("devices", self.devices)
-        not_negative("", self, "sample_images")
-        one_of("backend", self.backend, *BACKENDS)
-        one_of("split", self.split, "train", "valid", "test")
-        one_of("progress", self.progress, "auto", "bar", "plain")
 
 
 @dataclass
 class ExportConfig(CheckpointConsumerConfig):
     """`python -m rfdetr_train export checkpoint=RUN_OR_FILE format=... key=value ...`."""
 
-    format: str = "onnx"
+    format: Annotated[str, one_of("onnx", "torch_export", "safetensors", "reference")] = "onnx"
     """onnx; torch_export (a .pt2 program); safetensors (weights alone); or reference (a .pth of the reference
     package)."""
     opset: Optional[int] = None
     """The version of ONNX's operators, for format=onnx; null is 20."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("format", self.format, "onnx", "torch_export", "safetensors", "reference")
+    def _check(self) -> None:
         meant = self.opset is None or self.format == "onnx"
         require(meant, "opset", self.opset, f"means nothing with format={self.format}; leave it out")
         require(self.opset is None or 18 <= self.opset <= 23, "opset", self.opset, "give a number from 18 to 23")
@@ -220,21 +199,40 @@ class PredictConfig(InferenceConfig):
 
     source: str = MISSING
     """A picture, a folder (searched through), a pattern, or a video."""
-    threshold: float = 0.5
+    threshold: Annotated[float, SHARE] = 0.5
     """Detections below this score are left out."""
     classes: Optional[list[str]] = None
     """Names of the classes to keep; null keeps all."""
-    tile_px: Optional[int] = None
+    tile_px: Annotated[Optional[int], POSITIVE] = None
     """Side of the tiles that larger pictures are cut into, so that small objects keep their pixels; null uses none."""
-    tile_overlap: float = 0.2
+    tile_overlap: Annotated[float, BELOW_ONE] = 0.2
     """Least share of a tile that the next one covers too."""
     draw: bool = True
     """Write the pictures with their boxes."""
-    max_megapixels: float = 150.0
+    max_megapixels: Annotated[float, POSITIVE] = 150.0
     """Larger pictures are skipped."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("", self, "tile_px", "max_megapixels")
-        fraction("threshold", self.threshold)
-        require(0 <= self.tile_overlap < 1, "tile_overlap", self.tile_overlap, "give 0 or more, below 1")
+
+@dataclass
+class OptunaSweeperConfig(Section, place="hydra.sweeper"):
+    """The keys of the sweeper `hydra/sweeper=optuna`, such as `hydra.sweeper.n_trials=50`."""
+
+    _target_: str = "hydra_plugins.rfdetr_train_optuna.OptunaSweeper"
+    """The class that Hydra makes."""
+    params: dict[str, Any] = field(default_factory=dict)
+    """What is searched: {key: "interval(0.1, 1)", "tag(log, interval(1e-5, 1e-2))", "int(interval(1, 9))",
+    "range(0, 100, 10)" or "choice(a, b)"}. On the command line: KEY=interval(0.1,1)."""
+    n_trials: Annotated[int, POSITIVE] = 20
+    """Trials in all, pruned ones included, failed ones not; a study that is continued makes those that are missing."""
+    n_jobs: Annotated[int, POSITIVE] = 1
+    """Trials that are launched together; they run at once under hydra/launcher=joblib and the like."""
+    startup_trials: Annotated[int, NOT_NEGATIVE] = 10
+    """Random trials before the sampler (TPE) goes by what they found."""
+    seed: Annotated[int, NOT_NEGATIVE] = 0
+    """Seed of the sampler."""
+    pruner: Annotated[str, one_of("none", "median", "hyperband")] = "median"
+    """none, median (ends a trial below the median of the earlier ones after the same epoch), or hyperband."""
+    pruner_startup_trials: Annotated[int, NOT_NEGATIVE] = 5
+    """Trials that median lets finish first."""
+    pruner_warmup_epochs: Annotated[int, POSITIVE] = 1
+    """Epochs that every trial gets."""

@@ -2,16 +2,16 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Annotated, Any, Optional
 
-from rfdetr_train.config.checks import MISSING, fraction, not_negative, one_of, positive
+from rfdetr_train.config.checks import FOLDER, MISSING, NOT_NEGATIVE, POSITIVE, SHARE, Section, one_of
 from rfdetr_train.errors import UserError, require
 
 FORMATS = ("coco", "yolo", "voc", "csv")
 
 
 @dataclass
-class DataConfig:
+class DataConfig(Section, place="data"):
     """A data set and how it is read."""
 
     name: str = MISSING
@@ -25,47 +25,39 @@ class DataConfig:
     Boxes of other classes are dropped, their pictures stay. A joined class has the lowest of its ids. null: all."""
     valid_fraction: Optional[float] = None
     """Where there is no valid split: the share of the train split's pictures that is cut off as one."""
-    split_seed: int = 0
+    split_seed: Annotated[int, NOT_NEGATIVE] = 0
     """Seed of that cut."""
     allow_outside_root: bool = False
     """Follow annotation files to pictures outside data.root."""
-    num_workers: int = 2
+    num_workers: Annotated[int, NOT_NEGATIVE] = 2
     """Processes that read and transform pictures; 0 reads in the main process. The numbers do not depend on it."""
-    on_error: str = "error"
+    on_error: Annotated[str, one_of("error", "skip")] = "error"
     """What an unreadable picture does before training: error refuses the run; skip decodes every picture once, leaves
     those out that cannot be, and says so."""
-    resize: str = "stretch"
+    resize: Annotated[str, one_of("stretch", "letterbox")] = "stretch"
     """How a picture is brought to the size of the input: stretch gives it both sides of the input, as the published
     weights expect; letterbox keeps its aspect ratio and pads below and to the right. A checkpoint knows which."""
     negatives: Optional[str] = None
     """Folder of pictures without objects, sub-folders included, that join the train split; null: none."""
-    background: float = 1.0
+    background: Annotated[float, SHARE] = 1.0
     """Share of the train pictures without boxes that an epoch draws, others in each epoch; 1 draws all, 0 none."""
-    repeat_threshold: Optional[float] = None
+    repeat_threshold: Annotated[Optional[float], POSITIVE, SHARE] = None
     """Share t of the train pictures below which a class is rare: a picture with a class that f of them hold is drawn
     max(1, sqrt(t / f)) times an epoch (LVIS, arXiv 1908.03195); null draws every picture once."""
-    max_megapixels: float = 150.0
+    max_megapixels: Annotated[float, POSITIVE] = 150.0
     """A picture with more pixels is unreadable: files of a few kilobytes can ask for gigabytes of memory."""
-    cache: str = "none"
+    cache: Annotated[str, one_of("none", "ram", "disk")] = "none"
     """Decode training pictures once, before the first step: ram keeps them in memory that the workers share, disk in a
     file under data.cache_dir that later runs find; none decodes in every epoch. The numbers do not depend on it."""
-    cache_dir: str = "~/.cache/rfdetr_train/pictures"
+    cache_dir: Annotated[str, FOLDER] = "~/.cache/rfdetr_train/pictures"
     """Folder of data.cache=disk."""
 
-    def __post_init__(self) -> None:
-        not_negative("data", self, "num_workers", "split_seed")
-        one_of("data.resize", self.resize, "stretch", "letterbox")
-        fraction("data.background", self.background)
+    def _check(self) -> None:
         unseen = self.negatives is not None and self.background == 0.0
         require(not unseen, "data.negatives", self.negatives, "never seen with data.background=0; raise it")
-        positive("data", self, "repeat_threshold")
-        fraction("data.repeat_threshold", self.repeat_threshold or 0.0)
-        one_of("data.on_error", self.on_error, "error", "skip")
-        positive("data", self, "max_megapixels")
-        one_of("data.cache", self.cache, "none", "ram", "disk")
-        require(bool(self.cache_dir), "data.cache_dir", repr(self.cache_dir), "give a folder")
-        one_of("data", self.name, *FORMATS, "auto", "shapes")
-        one_of("data.format", self.format, *FORMATS, *(["auto"] if self.name == "auto" else []))
+        known, formats = (*FORMATS, "auto", "shapes"), (*FORMATS, *(["auto"] if self.name == "auto" else []))
+        require(self.name in known, "data", self.name, f"choose one of {', '.join(known)}")
+        require(self.format in formats, "data.format", self.format, f"choose one of {', '.join(formats)}")
         own = self.name in ("auto", "shapes", self.format)
         require(own, "data.format", self.format, f"contradicts data={self.name}; give one of them")
         cut = self.valid_fraction
@@ -102,17 +94,16 @@ class ShapesDataConfig(DataConfig):
     name: str = "shapes"
     root: str = "data/shapes"
     format: str = "coco"
-    train_images: int = 80
+    train_images: Annotated[int, POSITIVE] = 80
     """Pictures in the train split."""
-    valid_images: int = 20
+    valid_images: Annotated[int, POSITIVE] = 20
     """Pictures in the valid split."""
     image_size_px: int = 256
     """Side of a picture."""
     shapes_seed: int = 0
     """Seed of the pictures."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("data", self, "train_images", "valid_images")
+    def _check(self) -> None:
+        super()._check()
         require(0 <= self.shapes_seed < 2**63, "data.shapes_seed", self.shapes_seed, "give a number from 0 to 2^63 - 1")
         require(self.image_size_px >= 32, "data.image_size_px", self.image_size_px, "give 32 or more")

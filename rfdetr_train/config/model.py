@@ -2,9 +2,9 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Annotated, Optional
 
-from rfdetr_train.config.checks import MISSING, fraction, not_negative, positive
+from rfdetr_train.config.checks import MISSING, NOT_NEGATIVE, POSITIVE, SHARE, Section
 from rfdetr_train.errors import require
 
 PUBLISHED_BACKBONE = "vit_small_patch14_dinov2"
@@ -17,45 +17,40 @@ TRANSFORMER_KEYS = (
     *("patch_size", "position_grid", "num_windows", "feature_blocks"),
 )
 """Keys that mean something for plain vision transformers only."""
-SIZES = (
-    *("resolution", "resolution_width", "input_channels", "hidden_dim", "decoder_layers", "self_attention_heads"),
-    *("cross_attention_heads", "sampling_points", "ffn_dim", "num_queries", "group_detr", "lora_alpha"),
-)
-"""Keys of any model that must be above 0."""
 PYRAMID_CELL_PX, PYRAMID_STRIDE_PX = 16, 32
 """A pyramid's stride of P4, and its coarsest."""
 
 
 @dataclass
-class ModelConfig:
+class ModelConfig(Section, place="model"):
     """One RF-DETR detector (arXiv 2511.09554). The letters of the shapes: see `rfdetr_train/models/rfdetr.py`."""
 
     name: str = MISSING
     """The variant, as in `model=nano`; it names run folders and published weights."""
-    resolution: int = MISSING
+    resolution: Annotated[int, POSITIVE] = MISSING
     """Height of the input in pixels, and its width unless resolution_width is given; divisible by patch_size *
     num_windows, for a pyramid by 32."""
-    resolution_width: Optional[int] = None
+    resolution_width: Annotated[Optional[int], POSITIVE] = None
     """Width of the input in pixels where it differs from the height; null: the input is square."""
     backbone: str = PUBLISHED_BACKBONE
     """timm name of a plain vision transformer (DINOv2, DINOv3, SigLIP, EVA02, ViT, ...), whose patch size is replaced
     by patch_size, or of a network with maps at strides 8, 16 and 32, a pyramid (ResNet, ConvNeXt, Swin, ...)."""
     pretrained: bool = False
     """true: the backbone starts from timm's weights, which timm downloads; the rest starts as `weights` says."""
-    input_channels: int = 3
+    input_channels: Annotated[int, POSITIVE] = 3
     """Channels of the input; training knows 3 (RGB) and 1 (its luminance)."""
-    encoder_width: Optional[int] = None
+    encoder_width: Annotated[Optional[int], POSITIVE] = None
     """Embedding width of a transformer; null keeps the one that timm gives."""
-    encoder_depth: Optional[int] = None
+    encoder_depth: Annotated[Optional[int], POSITIVE] = None
     """Number of its blocks; null keeps timm's."""
-    encoder_heads: Optional[int] = None
+    encoder_heads: Annotated[Optional[int], POSITIVE] = None
     """Attention heads of a block; null keeps timm's."""
-    patch_size: Optional[int] = None
+    patch_size: Annotated[Optional[int], POSITIVE] = None
     """Side of its patches in pixels; null is 16."""
-    position_grid: Optional[int] = None
+    position_grid: Annotated[Optional[int], POSITIVE] = None
     """Side of its learned table of positions in patches, resized to the grid of the input; null is resolution /
     patch_size."""
-    num_windows: Optional[int] = None
+    num_windows: Annotated[Optional[int], POSITIVE] = None
     """Windows per side W: its blocks outside the global ones attend inside W x W windows; null is 2."""
     feature_blocks: Optional[list[int]] = None
     """Its blocks (counted from 1) whose outputs the projector joins; null is the last of each quarter of the depth: 3,
@@ -63,34 +58,35 @@ class ModelConfig:
     levels: list[str] = field(default_factory=lambda: ["P4"])
     """Feature maps that queries look at, the finest first: P4 has the stride of a transformer's patches, of a pyramid
     16 pixels, P3 half of it, P5 twice as much."""
-    lora_rank: int = 0
+    lora_rank: Annotated[int, NOT_NEGATIVE] = 0
     """Rank of adapters (LoRA, arXiv 2106.09685) on the linear layers of the encoder's attention and MLP, which train
     while the rest of the encoder is frozen; 0 trains the encoder itself."""
-    lora_alpha: Optional[int] = None
+    lora_alpha: Annotated[Optional[int], POSITIVE] = None
     """An adapter's output counts lora_alpha / lora_rank times; null is once."""
-    lora_dropout: float = 0.0
+    lora_dropout: Annotated[float, SHARE] = 0.0
     """Dropout in front of the adapters."""
-    hidden_dim: int = 256
+    hidden_dim: Annotated[int, POSITIVE] = 256
     """Width D of projector, queries and decoder."""
-    decoder_layers: int = 3
+    decoder_layers: Annotated[int, POSITIVE] = 3
     """Number of decoder layers."""
-    self_attention_heads: int = 8
+    self_attention_heads: Annotated[int, POSITIVE] = 8
     """Heads of the self-attention among queries."""
-    cross_attention_heads: int = 16
+    cross_attention_heads: Annotated[int, POSITIVE] = 16
     """Heads H of the deformable cross-attention."""
-    sampling_points: int = 2
+    sampling_points: Annotated[int, POSITIVE] = 2
     """Points P that each head samples on each feature level."""
-    ffn_dim: int = 2048
+    ffn_dim: Annotated[int, POSITIVE] = 2048
     """Hidden width of the decoder's feed-forward blocks."""
-    num_queries: int = 300
+    num_queries: Annotated[int, POSITIVE] = 300
     """Queries Q per group, and the largest number of detections of an image."""
-    group_detr: int = 13
+    group_detr: Annotated[int, POSITIVE] = 13
     """Groups G of queries in training (Group DETR, arXiv 2207.13085); evaluation uses the first."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         self._check_kind_of_backbone()
-        positive("model", self, *TRANSFORMER_KEYS[:-1], *SIZES)
-        self._check_lora()
+        for key in ("lora_alpha", "lora_dropout"):
+            value = getattr(self, key)
+            require(not value or self.lora_rank > 0, f"model.{key}", value, "does nothing with lora_rank=0")
         known = [level for level in LEVELS if level in self.levels]
         ok = bool(known) and self.levels == known
         require(ok, "model.levels", self.levels, f"give some of {', '.join(LEVELS)} in this order")
@@ -144,13 +140,6 @@ class ModelConfig:
             value = getattr(self, key)
             ok = value is None or not self.pretrained
             require(ok, f"model.{key}", value, "timm's weights have a size of their own; set null, or pretrained=false")
-
-    def _check_lora(self) -> None:
-        not_negative("model", self, "lora_rank")
-        fraction("model.lora_dropout", self.lora_dropout)
-        for key in ("lora_alpha", "lora_dropout"):
-            value = getattr(self, key)
-            require(not value or self.lora_rank > 0, f"model.{key}", value, "does nothing with lora_rank=0")
 
     def _check_resolution(self) -> None:
         stride = f"the stride {self.stride} of {self.backbone}" if self.is_pyramid else (

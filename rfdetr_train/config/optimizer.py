@@ -1,27 +1,26 @@
 """Optimizers and how their parameters are grouped."""
 
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Annotated, Any, Optional
 
-from rfdetr_train.config.checks import MISSING, not_negative, one_of, positive
+from rfdetr_train.config.checks import MISSING, NOT_NEGATIVE, POSITIVE, Section, one_of
 from rfdetr_train.errors import require
 
 
 @dataclass
-class ParameterRule:
+class ParameterRule(Section, place="optimizer.rules"):
     """A user's own hyperparameters for the parameters whose name matches a pattern; later rules win."""
 
     pattern: str = MISSING
     """Regular expression searched in the parameter's name; one that matches nothing is an error."""
-    lr: Optional[float] = None
+    lr: Annotated[Optional[float], NOT_NEGATIVE] = None
     """Learning rate for them; null keeps what they have."""
-    lr_factor: Optional[float] = None
+    lr_factor: Annotated[Optional[float], NOT_NEGATIVE] = None
     """Factor on the learning rate that they have; null is 1."""
-    weight_decay: Optional[float] = None
+    weight_decay: Annotated[Optional[float], NOT_NEGATIVE] = None
     """Weight decay for them; null keeps what they have."""
 
-    def __post_init__(self) -> None:
-        not_negative("optimizer.rules", self, "lr", "lr_factor", "weight_decay")
+    def _check(self) -> None:
         nothing = self.lr is None and self.lr_factor is None and self.weight_decay is None
         remedy = "sets nothing; give lr, lr_factor or weight_decay"
         require(not nothing, "optimizer.rules.pattern", self.pattern, remedy)
@@ -30,22 +29,22 @@ class ParameterRule:
 
 
 @dataclass
-class OptimizerConfig:
+class OptimizerConfig(Section, place="optimizer"):
     """What every optimizer shares: rates by layer (layer-wise decay) and how parameters are grouped."""
 
     name: str = MISSING
     """Which optimizer, as in `optimizer=adamw`."""
-    lr: float = 1e-4
+    lr: Annotated[float, NOT_NEGATIVE] = 1e-4
     """Learning rate of everything but the encoder (the decoder's is times component_decay)."""
-    encoder_lr: float = 1.5e-4
+    encoder_lr: Annotated[float, NOT_NEGATIVE] = 1.5e-4
     """Learning rate of the encoder before its decays."""
-    layer_decay: float = 0.8
+    layer_decay: Annotated[float, POSITIVE] = 0.8
     """Factor per encoder layer, from the last down to the embeddings."""
-    component_decay: float = 0.7
+    component_decay: Annotated[float, POSITIVE] = 0.7
     """Factor on the decoder's rate, and twice on the encoder's."""
-    weight_decay: float = 1e-4
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 1e-4
     """Weight decay where the no_decay rule lets it act."""
-    no_decay: str = "reference"
+    no_decay: Annotated[str, one_of("reference", "matrices_only", "none")] = "reference"
     """Which parameters do not decay. reference: the encoder's norms, biases and embeddings; matrices_only: all tensors
     of fewer than two dimensions; none: all parameters decay."""
     merge_groups: bool = True
@@ -53,13 +52,7 @@ class OptimizerConfig:
     rules: list[ParameterRule] = field(default_factory=list)
     """Own hyperparameters by name pattern, applied after the above."""
 
-    def __post_init__(self) -> None:
-        not_negative("optimizer", self, "lr", "encoder_lr", "weight_decay")
-        positive("optimizer", self, "layer_decay", "component_decay")
-        one_of("optimizer.no_decay", self.no_decay, "reference", "matrices_only", "none")
-        self._check_common_keys()
-
-    def _check_common_keys(self) -> None:
+    def _check(self) -> None:
         """Of the keys below those that several optimizers have."""
         betas, fused, foreach = (getattr(self, key, None) for key in ("betas", "fused", "foreach"))
         ok = betas is None or (len(betas) == 2 and all(0.0 <= beta < 1.0 for beta in betas))
@@ -109,8 +102,8 @@ class SGDConfig(_KernelConfig):
     nesterov: bool = False
     """Nesterov's look-ahead; wants momentum and no dampening."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
+        super()._check()
         ok = not self.nesterov or (self.momentum > 0 and self.dampening == 0)
         require(ok, "optimizer.nesterov", self.nesterov, "wants momentum above 0 and dampening=0")
 
@@ -142,8 +135,8 @@ class RMSpropConfig(_KernelConfig):
     centered: bool = False
     """Divide by the estimated variance."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
+        super()._check()
         ok = self.fused is not True
         require(ok, "optimizer.fused", self.fused, f"{self.name} has no fused form; use auto or false")
 
@@ -190,16 +183,15 @@ class LBFGSConfig(OptimizerConfig):
     """L-BFGS: a closure that is evaluated several times a step, one group, one rate for all (`lr`)."""
 
     name: str = "lbfgs"
-    max_iter: int = 4
+    max_iter: Annotated[int, POSITIVE] = 4
     """Iterations a step."""
-    history_size: int = 10
+    history_size: Annotated[int, POSITIVE] = 10
     """Updates remembered."""
     line_search: Optional[str] = "strong_wolfe"
     """strong_wolfe or null."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("optimizer", self, "max_iter", "history_size")
+    def _check(self) -> None:
+        super()._check()
         known = self.line_search in (None, "strong_wolfe")
         require(known, "optimizer.line_search", self.line_search, "choose strong_wolfe or null")
         for name in ("encoder_lr", "layer_decay", "component_decay", "no_decay", "merge_groups"):
@@ -221,7 +213,7 @@ class MuonConfig(OptimizerConfig):
     """Nesterov's form of it."""
     ns_steps: int = 5
     """Newton-Schulz iterations."""
-    adjust_lr: str = "match_rms_adamw"
+    adjust_lr: Annotated[str, one_of("original", "match_rms_adamw")] = "match_rms_adamw"
     """How the rate scales with a matrix's shape: original or match_rms_adamw (the AdamW rates then fit)."""
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
     """AdamW's decay rates for the rest."""
@@ -229,10 +221,6 @@ class MuonConfig(OptimizerConfig):
     """AdamW's epsilon for the rest."""
     fused: bool | str = "auto"
     """As for AdamW, for the rest."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("optimizer.adjust_lr", self.adjust_lr, "original", "match_rms_adamw")
 
 
 @dataclass

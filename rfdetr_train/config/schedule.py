@@ -1,14 +1,14 @@
 """Learning-rate schedules and the warmup in front of them."""
 
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Annotated, Any, Optional
 
-from rfdetr_train.config.checks import MISSING, fraction, not_negative, one_of, positive
+from rfdetr_train.config.checks import MISSING, NOT_NEGATIVE, POSITIVE, SHARE, Section, one_of
 from rfdetr_train.errors import require
 
 
 @dataclass
-class SchedulerConfig:
+class SchedulerConfig(Section, place="scheduler"):
     """A schedule: a factor on each group's own initial rate, a pure function of the step."""
 
     name: str = MISSING
@@ -29,22 +29,18 @@ class StepScheduleConfig(SchedulerConfig):
     name: str = "step"
     drop_epochs: list[float] = field(default_factory=lambda: [100.0])
     """Epochs after which the rate drops."""
-    factor: float = 0.1
+    factor: Annotated[float, POSITIVE] = 0.1
     """What it is multiplied by."""
 
-    def __post_init__(self) -> None:
-        positive("scheduler", self, "factor")
+    def _check(self) -> None:
         ok = self.drop_epochs == sorted(self.drop_epochs) and all(epoch > 0 for epoch in self.drop_epochs)
         require(ok, "scheduler.drop_epochs", self.drop_epochs, "give rising numbers above 0")
 
 
 @dataclass
 class _FloorScheduleConfig(SchedulerConfig):
-    min_factor: float = 0.0
+    min_factor: Annotated[float, SHARE] = 0.0
     """The floor, as a share of the initial rate, reached right after the last step."""
-
-    def __post_init__(self) -> None:
-        fraction("scheduler.min_factor", self.min_factor)
 
 
 @dataclass
@@ -66,12 +62,8 @@ class PolynomialScheduleConfig(_FloorScheduleConfig):
     """(1 - progress) ** power from 1 to the floor."""
 
     name: str = "polynomial"
-    power: float = 2.0
+    power: Annotated[float, POSITIVE] = 2.0
     """The exponent."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("scheduler", self, "power")
 
 
 @dataclass
@@ -79,12 +71,8 @@ class WSDScheduleConfig(_FloorScheduleConfig):
     """Warmup-stable-decay (arXiv 2404.06395): 1, then a straight line to the floor in the last part of the run."""
 
     name: str = "wsd"
-    decay_fraction: float = 0.2
+    decay_fraction: Annotated[float, SHARE] = 0.2
     """Share of the steps after warmup that decay."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fraction("scheduler.decay_fraction", self.decay_fraction)
 
 
 @dataclass
@@ -92,12 +80,8 @@ class FlatCosineScheduleConfig(_FloorScheduleConfig):
     """1, then half a cosine to the floor in the last part of the run."""
 
     name: str = "flat_cosine"
-    flat_fraction: float = 0.5
+    flat_fraction: Annotated[float, SHARE] = 0.5
     """Share of the steps after warmup that stay at 1."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fraction("scheduler.flat_fraction", self.flat_fraction)
 
 
 @dataclass
@@ -110,17 +94,14 @@ class TorchSchedulerConfig(SchedulerConfig):
     """Dotted path of a class whose first argument is the optimizer."""
     args: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments for it; a nested `_target_` builds a child scheduler."""
-    interval: str = "step"
+    interval: Annotated[str, one_of("step", "epoch", "evaluation")] = "step"
     """When it steps: step, epoch, or evaluation (ReduceLROnPlateau)."""
     monitor: str = "AP"
     """The validation metric given to it with interval=evaluation."""
 
-    def __post_init__(self) -> None:
-        one_of("scheduler.interval", self.interval, "step", "epoch", "evaluation")
-
 
 @dataclass
-class WarmupConfig:
+class WarmupConfig(Section, place="warmup"):
     """A rise to the full rate in front of the schedule; `warmup=none` has none."""
 
     name: str = "none"
@@ -132,10 +113,7 @@ class LinearWarmupConfig(WarmupConfig):
     """Step w (from 0) of W uses (w + 1) / W of each group's rate: the first is not 0, step W - 1 has all of it."""
 
     name: str = "linear"
-    epochs: float = 1.0
+    epochs: Annotated[float, NOT_NEGATIVE] = 1.0
     """Length in epochs, turned into steps once; `steps` wins over it."""
-    steps: Optional[int] = None
+    steps: Annotated[Optional[int], NOT_NEGATIVE] = None
     """Length in steps."""
-
-    def __post_init__(self) -> None:
-        not_negative("warmup", self, "epochs", "steps")

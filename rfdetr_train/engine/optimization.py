@@ -7,13 +7,12 @@ import torch
 from rfdetr_train.config import SwaConfig, TrainConfig
 from rfdetr_train.engine.freezing import FrozenParts, NamedParameters, Unfreezer
 from rfdetr_train.engine.run_length import RunLength
-from rfdetr_train.loggers.tables import print_table
+from rfdetr_train.loggers.console import print_table
 from rfdetr_train.models.rfdetr import RFDETR
-from rfdetr_train.optim.optimizers import build_optimizer
+from rfdetr_train.optim.optimizers import build_optimizer, check_can_join, join
 from rfdetr_train.optim.param_groups import annotate, group_table
 from rfdetr_train.optim.schedulers import ManagedScheduler, build_scheduler
 from rfdetr_train.optim.swa_scheduler import SwaScheduler
-from rfdetr_train.optim.unfreeze import check_can_join, join
 
 MOST_ROWS_SHOWN = 64
 

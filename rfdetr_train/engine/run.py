@@ -8,11 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from rfdetr_train import distributed
-from rfdetr_train.checkpoint.class_heads import match_classes
-from rfdetr_train.checkpoint.fit import FitReport, load_fitting
-from rfdetr_train.checkpoint.random_state import random_state, restore_random_state
+from rfdetr_train.checkpoint.environment import random_state, restore_random_state, versions
+from rfdetr_train.checkpoint.fit import FitReport, load_fitting, match_classes
 from rfdetr_train.checkpoint.regroup import restore_optimization
-from rfdetr_train.checkpoint.versions import versions
 from rfdetr_train.config import TrainConfig
 from rfdetr_train.data.sample import Dataset
 from rfdetr_train.engine.averaging import NoAverage
@@ -21,7 +19,7 @@ from rfdetr_train.engine.optimization import Optimization
 from rfdetr_train.engine.precision import Precision
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
-from rfdetr_train.loggers.tables import print_table
+from rfdetr_train.loggers.console import print_table
 from rfdetr_train.models.rfdetr import RFDETR
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from rfdetr_train.engine.validator import Validation
 from rfdetr_train.loggers import diagnosis_plots
 from rfdetr_train.loggers.figure import save_figure
 from rfdetr_train.loggers.files import EVALUATION_NAME, METRICS_NAME, read_metrics
+from rfdetr_train.loggers.page import write_report
 from rfdetr_train.loggers.plots import write_plots
-from rfdetr_train.loggers.report import write_report
 from rfdetr_train.loggers.sheet import Picture, draw_sheet
 
 log = logging.getLogger(__name__)

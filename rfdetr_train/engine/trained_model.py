@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from rfdetr_train.checkpoint import files
-from rfdetr_train.checkpoint.class_heads import select_logits
+from rfdetr_train.checkpoint.fit import select_logits
 from rfdetr_train.checkpoint.reference_run import known_classes, read_checkpoint
 from rfdetr_train.checkpoint.starting_weights import best_kind
 from rfdetr_train.config import ModelConfig

@@ -100,15 +100,12 @@ class CocoEvaluator:
         -1 marks what has no truth.
         """
         counted = sorted({dets for dets in RECALL_DETECTIONS if dets < self.max_dets} | {self.max_dets})
-        if not (truth["images"] and truth["categories"]):  # nothing to count, and some libraries fail on it
-            shape = (10, len(truth["categories"]), 4)
-            return np.full((10, 101, *shape[1:]), -1.0), {
-                d: np.full(shape, -1.0) for d in (*RECALL_DETECTIONS, *counted)
-            }
-        precision, recall = compute_tables(self.backend, truth, predictions, counted)
-        at = {dets: recall[..., counted.index(dets)] for dets in counted}
-        nothing = np.full(recall.shape[:3], -1.0)
-        return precision, {d: at.get(d, nothing) for d in (*RECALL_DETECTIONS, *counted)}
+        num_classes = len(truth["categories"])
+        recall = dict.fromkeys((*RECALL_DETECTIONS, *counted), np.full((10, num_classes, 4), -1.0))
+        if not (truth["images"] and num_classes):  # nothing to count, and some libraries fail on it
+            return np.full((10, 101, num_classes, 4), -1.0), recall
+        precision, table = compute_tables(self.backend, truth, predictions, counted)
+        return precision, recall | {dets: table[..., place] for place, dets in enumerate(counted)}
 
 
 def _clean_truth(truth: dict) -> dict:

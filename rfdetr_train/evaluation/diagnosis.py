@@ -64,31 +64,38 @@ def diagnose(truth: dict, predictions: Predictions, max_dets: int) -> Diagnosis 
         return None
     image_ids = sorted(image["id"] for image in truth["images"])
     truth, predictions = numbered(truth, predictions)
-    evaluation = _run(truth, predictions, max_dets)
+    evaluation = hotcoco_evaluation(truth, predictions)
+    evaluation.params.maxDets = [1, max_dets] if max_dets > 1 else [1]
+    evaluation.evaluate()
+    evaluation.accumulate()
     found = evaluation.image_diagnostics(iou_thr=IOU)
     is_right = np.full(len(predictions), np.nan)  # NaN: on a crowd region, or beyond max_dets
     for number, status in found["dt_status"].items():
         is_right[number - 1] = status == "tp"
     curves = _curves(truth, predictions, is_right)
     threshold = curves[0].best["threshold"] if curves[0].best else 0.5
+    calibration = evaluation.calibration(n_bins=CALIBRATION_BINS, iou_threshold=IOU)
+    tide = evaluation.tide_errors(pos_thr=IOU, bg_thr=BACKGROUND_IOU)
     return Diagnosis(
         curves=curves,
         confusion=_confusion(truth, predictions.select(~np.isnan(is_right)), threshold),
-        calibration=_calibration(evaluation.calibration(n_bins=CALIBRATION_BINS, iou_threshold=IOU)),
-        errors=_errors(evaluation.tide_errors(pos_thr=IOU, bg_thr=BACKGROUND_IOU)),
+        calibration={
+            "expected_error": calibration["ece"],
+            "largest_error": calibration["mce"],
+            "bins": [_renamed(row, CALIBRATION_NAMES) for row in calibration["bins"]],
+        },
+        errors={
+            name: {"count": tide["counts"][theirs], "AP50_lost": tide["delta_ap"][theirs]}
+            for theirs, name in TIDE_NAMES.items()
+        },
         images={
-            image_ids[number - 1]: {ours: row[theirs] for ours, theirs in IMAGE_NAMES.items()}
-            for number, row in sorted(found["img_summary"].items())
+            image_ids[number - 1]: _renamed(row, IMAGE_NAMES) for number, row in sorted(found["img_summary"].items())
         },
     )
 
 
-def _run(truth: dict, predictions: Predictions, max_dets: int) -> Any:
-    evaluation = hotcoco_evaluation(truth, predictions)
-    evaluation.params.maxDets = [1, max_dets] if max_dets > 1 else [1]
-    evaluation.evaluate()
-    evaluation.accumulate()
-    return evaluation
+def _renamed(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {ours: row[theirs] for ours, theirs in names.items()}
 
 
 def _curves(truth: dict, predictions: Predictions, is_right: np.ndarray) -> list[Curve]:
@@ -123,15 +130,3 @@ def _confusion(truth: dict, predictions: Predictions, threshold: float) -> dict[
     result = evaluation.confusion_matrix(iou_thr=IOU, max_det=max(1, len(predictions)), min_score=threshold)
     names = [*map(str, result["cat_names"]), "background"]
     return {"matrix": result["matrix"].astype(int).tolist(), "names": names, "threshold": threshold}
-
-
-def _calibration(result: Mapping[str, Any]) -> dict[str, Any]:
-    bins = [{ours: row[theirs] for ours, theirs in CALIBRATION_NAMES.items()} for row in result["bins"]]
-    return {"expected_error": result["ece"], "largest_error": result["mce"], "bins": bins}
-
-
-def _errors(result: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    return {
-        name: {"count": result["counts"][theirs], "AP50_lost": result["delta_ap"][theirs]}
-        for theirs, name in TIDE_NAMES.items()
-    }

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from rfdetr_train.checkpoint.versions import versions
+from rfdetr_train.checkpoint.environment import versions
 from rfdetr_train.data.transforms import IMAGENET_MEAN, IMAGENET_STD
 from rfdetr_train.engine.trained_model import TrainedModel
 

@@ -1,4 +1,4 @@
-"""A detector as a program that runs by itself: a graph of torch.export, and the check that it answers as before.
+"""A detector as a program that runs by itself, a graph of torch.export or ONNX, checked to answer as before.
 
 B batch, R side of the input in pixels, Q queries, C classes.
 """
@@ -8,6 +8,7 @@ import json
 import logging
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -18,11 +19,13 @@ from rfdetr_train.boxes import cxcywh_to_xyxy
 from rfdetr_train.data.transforms import IMAGENET_MEAN, IMAGENET_STD
 from rfdetr_train.engine.trained_model import TrainedModel
 from rfdetr_train.errors import UserError
+from rfdetr_train.export.card import BOXES, LOGITS
 
 log = logging.getLogger(__name__)
 
 TOLERANCE = 1e-4
 """Largest difference of a box, as a fraction of the picture, or of a logit."""
+DEFAULT_OPSET = 20
 BATCH_SIZES = (1, 2, 5)
 CLEAR_GAP = 1e-5
 """Two tokens whose scores differ by more keep their order whatever the rounding of float32."""
@@ -79,12 +82,57 @@ def torch_export_file(trained: TrainedModel, card: dict[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
+def require_onnx() -> None:
+    """Refuse before work starts where a package is missing."""
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if missing:
+        raise UserError(f"format=onnx: pip install {' '.join(missing)}; the extra `export` brings them all")
+
+
+def onnx_file(trained: TrainedModel, card: dict[str, Any], opset: int | None) -> bytes:
+    """An ONNX model with a dynamic batch; each entry of the card is a property of its metadata, as JSON."""
+    import onnx
+
+    detector = DeployedDetector(trained)
+    for library in ("onnxscript", "onnx_ir"):  # they tell of every operator that they do not fold
+        logging.getLogger(library).setLevel(logging.ERROR)
+    converted = torch.onnx.export(
+        exported_program(detector),
+        dynamo=True,
+        verbose=False,
+        opset_version=opset or DEFAULT_OPSET,
+        input_names=["images"],
+        output_names=[BOXES, LOGITS],
+        dynamic_shapes=({0: "batch"},),
+        external_data=False,
+    )
+    assert converted is not None
+    model = converted.model_proto
+    onnx.helper.set_model_props(model, {key: json.dumps(value) for key, value in card.items()})
+    onnx.checker.check_model(model, full_check=True)
+    content = model.SerializeToString()
+    check_agreement(_onnx_session(content), detector, "onnx")
+    return content
+
+
+def _onnx_session(content: bytes) -> Any:
+    """The file as a function, run by onnxruntime on the CPU."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+
+    def run(images: Tensor) -> Outputs:
+        boxes, logits = session.run([BOXES, LOGITS], {"images": images.numpy()})
+        return torch.from_numpy(boxes), torch.from_numpy(logits)
+
+    return run
+
+
 @torch.no_grad()
 def check_agreement(program: Callable[[Tensor], Outputs], detector: DeployedDetector, name: str) -> None:
     """Compare boxes and logits on random pictures, in several batch sizes.
 
-    Raises:
-        UserError: one of them differs by more than the tolerance.
+    Raises UserError where one of them differs by more than the tolerance.
     """
     pictures = clear_pictures(detector, max(BATCH_SIZES))
     differences = []

@@ -35,8 +35,7 @@ def safetensors_file(trained: TrainedModel, card: dict[str, Any]) -> bytes:
 def reference_file(trained: TrainedModel) -> bytes:
     """What rfdetr 1.11's `RFDETR.from_checkpoint` and `RFDETRNano(pretrain_weights=...)` load; plain values.
 
-    Raises:
-        UserError: the model has a part that the reference package has not.
+    Raises UserError where the model has a part that the reference package has not.
     """
     config, state, names = trained.model.config, trained.state_dict(), trained.label_map.names
     sizes = {"num_classes": len(names), **reference_config(config), "segmentation_head": False}
@@ -57,8 +56,7 @@ def reference_file(trained: TrainedModel) -> bytes:
 def reference_config(config: ModelConfig) -> dict[str, Any]:
     """The sizes of a model under the reference package's names.
 
-    Raises:
-        UserError: it has no name for one of them.
+    Raises UserError where it has no name for one of them.
     """
     remedy = "the reference package has no such model; use format=safetensors, onnx or torch_export"
     require(config.backbone in REFERENCE_ENCODERS, "model.backbone", config.backbone, remedy)

@@ -3,18 +3,12 @@
 They take the plain values of `evaluation.json`, under `diagnosis` there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from rfdetr_train.loggers.figure import PALETTE, drawable, new_figure, style_axes, take_literally
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from rfdetr_train.loggers.figure import PALETTE, Axes, Figure, drawable, new_figure, style_axes, take_literally
 
 CLASSES_DRAWN = 8  # as curves of their own, the most frequent ones
 CLASSES_WITH_NUMBERS = 16  # in the cells of a confusion matrix

@@ -1,10 +1,8 @@
 """Figures without pyplot: nothing global, no window, and no glyph that the fonts lack.
 
 matplotlib is imported inside the functions of this package's drawing modules, since it takes longer to import than
-a refused config may take to answer.
+a refused config may take to answer; its types are taken from here.
 """
-
-from __future__ import annotations
 
 import functools
 import io
@@ -16,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 from rfdetr_train.atomic_file import replacing
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
     from matplotlib.text import Text
+else:
+    Axes = Figure = Text = Any
 
 DOTS_PER_INCH = 100
 GRID_COLOUR = "#e3e6ea"

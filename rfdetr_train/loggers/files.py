@@ -48,11 +48,11 @@ class MetricsFiles:
             self._columns += new_columns
             _write_text(self._table, csv_text(self._columns, read_metrics(self._metrics)))
         else:
-            _append(self._table, _csv_line([flat.get(key) for key in self._columns]))
+            _append(self._table, csv_text(self._columns, [flat], header=False))
 
     def rows(self) -> list[dict]:
         """All rows so far."""
-        return read_metrics(self._metrics) if self._metrics.exists() else []
+        return read_metrics(self._metrics)
 
     def truncate_after(self, step: int, evaluation_pending: bool = False) -> None:
         """Drop the rows that a run resumed after `step` will write again: later steps, and a pending evaluation."""
@@ -71,11 +71,11 @@ class MetricsFiles:
 
 
 def read_metrics(path: Path | str) -> list[dict]:
-    """The rows of a metrics.jsonl, without a last line that a crash cut short.
+    """The rows of a metrics.jsonl, without a last line that a crash cut short; none where there is no file.
 
     Raises UserError for any other line that is not a JSON object.
     """
-    lines = Path(path).read_bytes().split(b"\n")
+    lines = Path(path).read_bytes().split(b"\n") if Path(path).is_file() else []
     while lines and not lines[-1].strip():
         lines.pop()
     rows = []
@@ -148,14 +148,13 @@ def _json_line(row: Mapping[str, Any]) -> str:
     return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def csv_text(columns: list[str], rows: list[dict]) -> str:
-    flat_rows = [flatten(row) for row in rows]
-    return _csv_line(columns) + "".join(_csv_line([flat.get(key) for key in columns]) for flat in flat_rows)
-
-
-def _csv_line(values: list) -> str:
+def csv_text(columns: list[str], rows: list[dict], header: bool = True) -> str:
+    """Lines of CSV, nested objects as in `flatten`; empty where a row has no value."""
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(values)
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows(flatten(row) for row in rows)
     return buffer.getvalue()
 
 

@@ -1,18 +1,12 @@
 """Curves of a run, drawn from the rows of metrics.jsonl: losses, average precision, learning rates, gradient norm."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfdetr_train.loggers.figure import PALETTE, new_figure, save_figure, style_axes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from rfdetr_train.loggers.figure import PALETTE, Axes, Figure, new_figure, save_figure, style_axes
 
 POINTS_OF_A_LINE = 2000  # more than a picture has columns
 LINES_IN_LEGEND = 28
@@ -20,6 +14,9 @@ SMOOTHING_FRACTION = 0.02  # of the run's points, in the mean that is drawn over
 
 AP_STYLES = {"AP": "-", "AP50": "--", "AP75": ":"}
 COLOUR_OF_WEIGHTS = {"raw": PALETTE[0], "ema": PALETTE[1]}
+
+
+Rows = Sequence[Mapping[str, Any]]
 
 
 class Curve(NamedTuple):
@@ -30,7 +27,7 @@ class Curve(NamedTuple):
     values: np.ndarray
 
 
-def write_plots(rows: Sequence[Mapping[str, Any]], plots_dir: Path | str) -> list[Path]:
+def write_plots(rows: Rows, plots_dir: Path | str) -> list[Path]:
     """Write a PNG for each of `FIGURES` that has a number to show."""
     figures = {Path(plots_dir, f"{name}.png"): draw(rows) for name, draw in FIGURES.items()}
     written = {path: figure for path, figure in figures.items() if figure is not None}
@@ -39,34 +36,36 @@ def write_plots(rows: Sequence[Mapping[str, Any]], plots_dir: Path | str) -> lis
     return list(written)
 
 
-def losses(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
+def losses(rows: Rows) -> Figure | None:
     """The total loss above, its unweighted parts below; None without a finite value."""
     rows = _of_split(rows, "train")
     keys = dict.fromkeys(key for row in rows for key in row if key.startswith("loss_"))
-    parts = [_curve(rows, key, key.removeprefix("loss_")) for key in keys]
-    figure = _panels(("Training loss", "loss", [_curve(rows, "loss", "total")]), ("Its parts", "loss", parts))
+    parts = [_of_key(rows, key, key.removeprefix("loss_")) for key in keys]
+    figure = _panels(("Training loss", "loss", [_of_key(rows, "loss", "total")]), ("Its parts", "loss", parts))
     for axes in figure.axes if figure else ():
         if len(axes.get_legend_handles_labels()[0]) > 1:
             axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
-def gradient_norm(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
+def gradient_norm(rows: Rows) -> Figure | None:
     """The norm of the gradient before it was clipped."""
-    norm = _curve(_of_split(rows, "train"), "grad_norm", "gradient norm")
+    norm = _of_key(_of_split(rows, "train"), "grad_norm", "gradient norm")
     return _panels(("Gradient norm before clipping", "norm", [norm]))
 
 
-def learning_rates(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
+def learning_rates(rows: Rows) -> Figure | None:
     """The rate of every group, equal ones as one line, from the highest (yellow) to the lowest (violet)."""
-    curves = _known(_joined(_learning_rates(_of_split(rows, "train"))))
+    from matplotlib import colormaps
+
+    curves = _known(_joined(_rates(_of_split(rows, "train"))))
     curves.sort(key=lambda curve: -float(np.nanmax(curve.values)))
     if not curves:
         return None
     labelled = curves[:LINES_IN_LEGEND]
     figure = new_figure(1200, max(480, 120 + 19 * len(labelled)))
     axes = figure.subplots()
-    for curve, colour in zip(curves, _ramp(len(curves)), strict=True):
+    for curve, colour in zip(curves, colormaps["plasma"](np.linspace(0.85, 0.0, len(curves))), strict=True):
         _draw(axes, curve, color=colour, linewidth=1.6, label=curve.label)
     _finish(axes, "Learning rates of the parameter groups", "learning rate", curves, log=True)
     axes.set_xlabel("step")
@@ -77,7 +76,7 @@ def learning_rates(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
     return figure
 
 
-def average_precision(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
+def average_precision(rows: Rows) -> Figure | None:
     """AP, AP50 and AP75 of raw and averaged weights, the best AP marked."""
     rows = _of_split(rows, "valid")
     figure = new_figure(1000, 480)
@@ -87,7 +86,8 @@ def average_precision(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
         of_weights = [row for row in rows if str(row.get("weights", "raw")) == weights]
         colour = COLOUR_OF_WEIGHTS.get(weights, PALETTE[2])
         for key, style in AP_STYLES.items():
-            for curve in _known([_curve(of_weights, key, f"{key} ({weights})")]):
+            curve = _of_key(of_weights, key, f"{key} ({weights})")
+            if _known([curve]):
                 width = 1.8 if key == "AP" else 1.2
                 _draw(axes, curve, color=colour, linestyle=style, linewidth=width, label=curve.label)
                 shown.append(curve)
@@ -105,10 +105,10 @@ FIGURES = {function.__name__: function for function in (losses, average_precisio
 """What is drawn of a run's rows."""
 
 
-def compared_runs(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure | None:
+def compared_runs(runs: Mapping[str, Rows]) -> Figure | None:
     """AP and training loss of several runs by name; of each evaluation the better weights."""
     scores = [_best_of_weights(_of_split(rows, "valid"), name) for name, rows in runs.items()]
-    costs = [_curve(_of_split(rows, "train"), "loss", name) for name, rows in runs.items()]
+    costs = [_of_key(_of_split(rows, "train"), "loss", name) for name, rows in runs.items()]
     figure = _panels(("Average precision", "AP", scores), ("Training loss", "loss", costs), width_px=1200)
     if figure is not None:
         entries = figure.axes[0].get_legend_handles_labels()
@@ -128,15 +128,14 @@ def _panels(*panels: tuple[str, str, list[Curve]], width_px: int = 1000) -> Figu
     all_axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
     for axes, (title, quantity, curves) in zip(all_axes, panels, strict=True):
         for place, curve in enumerate(curves):
-            if np.isfinite(curve.values).any():
-                draw = _draw_plain if quantity == "AP" else _draw_noisy
-                draw(axes, curve, PALETTE[place % len(PALETTE)])
+            if _known([curve]):
+                _draw_smoothed(axes, curve, PALETTE[place % len(PALETTE)], SMOOTHING_FRACTION * (quantity != "AP"))
         _finish(axes, title, quantity, _known(curves), log=quantity != "AP")
     all_axes[-1].set_xlabel("step")
     return figure
 
 
-def _best_of_weights(rows: Sequence[Mapping[str, Any]], label: str) -> Curve:
+def _best_of_weights(rows: Rows, label: str) -> Curve:
     best: dict[float, float] = {}
     for row in rows:
         if row.get("AP") is not None:
@@ -144,7 +143,7 @@ def _best_of_weights(rows: Sequence[Mapping[str, Any]], label: str) -> Curve:
     return Curve(label, np.array(list(best), dtype=float), np.array(list(best.values()), dtype=float))
 
 
-def _of_split(rows: Sequence[Mapping[str, Any]], split: str) -> list[Mapping[str, Any]]:
+def _of_split(rows: Rows, split: str) -> list[Mapping[str, Any]]:
     return [row for row in rows if row.get("split") == split]
 
 
@@ -162,21 +161,20 @@ def downsampled(curve: Curve, limit: int = POINTS_OF_A_LINE) -> Curve:
     return Curve(curve.label, curve.steps[kept], curve.values[kept])
 
 
-def _curve(rows: Sequence[Mapping[str, Any]], key: str, label: str) -> Curve:
-    values = [row.get(key) for row in rows]
-    return Curve(label, _steps(rows), np.array([np.nan if v is None else v for v in values], dtype=float))
+def _curve(rows: Rows, label: str, value: Callable[[Mapping[str, Any]], float | None]) -> Curve:
+    """NaN where a row has no value."""
+    steps, values = [row["step"] for row in rows], [value(row) for row in rows]
+    return Curve(label, np.array(steps, dtype=float), np.array(values, dtype=float))
 
 
-def _steps(rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
-    return np.array([row["step"] for row in rows], dtype=float)
+def _of_key(rows: Rows, key: str, label: str) -> Curve:
+    return _curve(rows, label, lambda row: row.get(key))
 
 
-def _learning_rates(rows: Sequence[Mapping[str, Any]]) -> list[Curve]:
+def _rates(rows: Rows) -> list[Curve]:
     """One curve for each group name; groups that join later begin later."""
-    rates = [row.get("lr") or {} for row in rows]
-    names = dict.fromkeys(name for rate in rates for name in rate)
-    steps = _steps(rows)
-    return [Curve(name, steps, np.array([rate.get(name) for rate in rates], dtype=float)) for name in names]
+    names = dict.fromkeys(name for row in rows for name in row.get("lr") or {})
+    return [_curve(rows, name, lambda row, name=name: (row.get("lr") or {}).get(name)) for name in names]  # type: ignore[misc]
 
 
 def _joined(curves: list[Curve]) -> list[Curve]:
@@ -211,22 +209,16 @@ def _draw(axes: Axes, curve: Curve, **style: Any) -> None:
     axes.plot(line.steps, line.values, marker="o" if few else None, markersize=3.5, **style)
 
 
-def _draw_plain(axes: Axes, curve: Curve, colour: str) -> None:
-    _draw(axes, curve, color=colour, linewidth=1.8, label=curve.label)
-
-
-def _draw_noisy(axes: Axes, curve: Curve, colour: str) -> None:
-    """The values pale, and their running mean over them."""
+def _draw_smoothed(axes: Axes, curve: Curve, colour: str, fraction: float) -> None:
+    """The values pale, and over them their running mean over a `fraction` of them; alone where that is one value."""
     known = np.isfinite(curve.values)
     steps, values = curve.steps[known], curve.values[known]
-    window = int(len(values) * SMOOTHING_FRACTION)
-    if window < 2:
-        _draw(axes, Curve(curve.label, steps, values), color=colour, linewidth=1.6, label=curve.label)
-        return
-    _draw(axes, Curve("", steps, values), color=colour, linewidth=0.8, alpha=0.3)
-    mean = np.convolve(values, np.full(window, 1 / window), mode="valid")
-    middle = steps[(window - 1) // 2 :][: len(mean)]
-    _draw(axes, Curve(curve.label, middle, mean), color=colour, linewidth=1.8, label=curve.label)
+    window = int(len(values) * fraction)
+    if window > 1:
+        _draw(axes, Curve("", steps, values), color=colour, linewidth=0.8, alpha=0.3)
+        values = np.convolve(values, np.full(window, 1 / window), mode="valid")
+        steps = steps[(window - 1) // 2 :][: len(values)]
+    _draw(axes, Curve(curve.label, steps, values), color=colour, linewidth=1.8, label=curve.label)
 
 
 def _mark_best(axes: Axes, curves: list[Curve]) -> None:
@@ -256,10 +248,3 @@ def _finish(axes: Axes, title: str, quantity: str, curves: list[Curve], log: boo
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=20))
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _ramp(count: int) -> list[tuple[float, ...]]:
-    """Colours from light to dark."""
-    from matplotlib import colormaps
-
-    return [tuple(colour) for colour in colormaps["plasma"](np.linspace(0.85, 0.0, count))]

@@ -1,27 +1,24 @@
-"""A sheet of images with their true and their predicted boxes."""
-
-from __future__ import annotations
+"""Pictures with boxes: a sheet of several with truth and predictions, and one at its own size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rfdetr_train.loggers.figure import (
     DOTS_PER_INCH,
     PALETTE,
+    Axes,
+    Figure,
     drawable,
     families,
+    font_file,
     new_figure,
     save_figure,
     take_literally,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 CELL_PX = 480  # side of an image's place on the sheet
 VIEW_PX = 470  # what the space between the places leaves of it
@@ -30,6 +27,7 @@ TITLE_PX, LEGEND_ROW_PX = 30, 26
 FONT_POINTS = 8.0
 CHIP_PADDING_PX = 3
 CLASSES_IN_LEGEND = 12
+SMALLEST_TEXT_PX, TEXT_SHARE, LINE_SHARE = 11, 0.022, 0.003  # of a picture's shorter side
 
 
 @dataclass
@@ -96,9 +94,8 @@ def _best_first(picture: Picture, min_score: float, max_boxes: int) -> Picture:
 def _title(drawn: Picture, full: Picture, min_score: float) -> str:
     if not len(full.scores):
         return f"{len(drawn.truth_labels)} true"
-    return (
-        f"{len(drawn.truth_labels)} true, {len(drawn.scores)} of {len(full.scores)} predicted (score ≥ {min_score:g})"
-    )
+    predicted = f"{len(drawn.scores)} of {len(full.scores)} predicted (score ≥ {min_score:g})"
+    return f"{len(drawn.truth_labels)} true, {predicted}"
 
 
 def _draw_picture(axes: Axes, picture: Picture, names: Sequence[str]) -> None:
@@ -173,3 +170,32 @@ def _add_legend(figure: Figure, labels: list[int], names: Sequence[str], with_pr
     columns = max(1, min(len(handles), int(figure.get_figwidth() * DOTS_PER_INCH / 230)))
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
     take_literally(legend.get_texts())
+
+
+def draw_boxes(image: Any, boxes_xyxy: Any, labels: Any, scores: Any, names: Sequence[str]) -> Any:
+    """The picture with its detections, the best on top.
+
+    image uint8 (3, height, width), RGB; boxes_xyxy (k, 4) in its pixels, labels (k,), scores (k,); arrays, CPU tensors.
+    """
+    from PIL import Image, ImageDraw, ImageFont
+
+    picture = Image.fromarray(np.ascontiguousarray(np.moveaxis(np.asarray(image), 0, -1)))
+    shorter = min(picture.size)
+    size_px, line_px = max(SMALLEST_TEXT_PX, round(shorter * TEXT_SHARE)), max(2, round(shorter * LINE_SHARE))
+    pen = ImageDraw.Draw(picture)
+    for index in np.argsort(np.asarray(scores), kind="stable"):
+        box, colour = [float(value) for value in boxes_xyxy[index]], _colour(labels[index])
+        pen.rectangle(box, outline=colour, width=line_px)
+        text = f"{_name(names, labels[index])} {float(scores[index]):.2f}"
+        _draw_chip(pen, box, text, ImageFont.truetype(font_file(text), size_px), colour, picture.size)
+    return picture
+
+
+def _draw_chip(pen: Any, box: list[float], text: str, font: Any, colour: str, size: tuple[int, int]) -> None:
+    """Class and score on the box's upper edge, moved so that the picture's border cuts nothing off."""
+    left, top, right, bottom = pen.textbbox((0, 0), text, font=font)
+    width, height = right - left + 6, bottom - top + 4
+    x = max(0.0, min(box[0], size[0] - width))
+    y = max(0.0, min(box[1] - height, size[1] - height))
+    pen.rectangle([x, y, x + width, y + height], fill=colour)
+    pen.text((x + 3 - left, y + 2 - top), text, font=font, fill="white")

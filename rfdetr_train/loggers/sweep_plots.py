@@ -1,17 +1,11 @@
 """What a sweep found, as figures: its jobs side by side, what each override explains, its course."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from rfdetr_train.loggers.figure import GRID_COLOUR, PALETTE, drawable, families, new_figure, style_axes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from rfdetr_train.loggers.figure import GRID_COLOUR, PALETTE, Axes, Figure, drawable, families, new_figure, style_axes
 
 GROUPS = 4  # into which the numbers of an override are cut; as many values are written beside an axis
 

@@ -9,6 +9,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ def check_installed(names: Iterable[str]) -> None:
             raise UserError(f"logger.trackers={name}: is not installed; pip install 'rfdetr_train[{name}]'")
 
 
-class Trackers:
+class Trackers(AbstractContextManager["Trackers"]):
     """All trackers of a run; none of them can end it."""
 
     def __init__(self, config: LoggerConfig, run_dir: Path, run_config: Mapping[str, Any]) -> None:
@@ -132,9 +133,6 @@ class Trackers:
         for name in config.trackers:
             self._open[name] = TRACKERS[name](config, run_dir, run_config)
             log.info("logger: %s", name)
-
-    def __enter__(self) -> "Trackers":
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         interrupted = kind is not None and issubclass(kind, Interrupted | KeyboardInterrupt)

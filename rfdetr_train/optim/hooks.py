@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from rfdetr_train.state_dicts import group_names
+
 Norms = dict[str, dict[str, float]]
 """`grad_norm` and `update_norm`, each by group name."""
 
@@ -21,10 +23,8 @@ class StepNorms:
         self._before: list[list[Tensor]] = []
         self._norms: dict[str, Tensor] = {}
         self._names: list[str] = []
-        self._handles = [
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
-        ]
+        optimizer.register_step_pre_hook(self._before_step)
+        optimizer.register_step_post_hook(self._after_step)
 
     def arm(self) -> None:
         """Measure the next step."""
@@ -39,11 +39,6 @@ class StepNorms:
         self._norms = {}
         return {kind: dict(zip(self._names, norms, strict=True)) for kind, norms in values.items()}
 
-    def remove(self) -> None:
-        """Take the hooks off the optimizer."""
-        for handle in self._handles:
-            handle.remove()
-
     @torch.no_grad()
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._armed:
@@ -55,7 +50,7 @@ class StepNorms:
         if not self._armed:
             return
         groups = optimizer.param_groups
-        self._names = [group.get("group_name", str(index)) for index, group in enumerate(groups)]
+        self._names = group_names(groups)
         updates = [
             torch._foreach_sub([parameter.detach() for parameter in group["params"]], before)
             for group, before in zip(groups, self._before, strict=True)

@@ -1,4 +1,4 @@
-"""Build the optimizer that the config names, on the parameter groups that every optimizer shares."""
+"""The optimizer that the config names, on the parameter groups that all share; parts that join it while it runs."""
 
 import inspect
 import logging
@@ -13,9 +13,9 @@ from torch.optim import LBFGS, SGD, Adafactor, Adagrad, Adam, AdamW, NAdam, Opti
 from rfdetr_train.config import CustomOptimizerConfig, OptimizerConfig
 from rfdetr_train.dotted_path import locate
 from rfdetr_train.errors import UserError
-from rfdetr_train.optim.lion import Lion
-from rfdetr_train.optim.muon import MuonWithAdamW
+from rfdetr_train.optim.algorithms import Lion, MuonWithAdamW
 from rfdetr_train.optim.param_groups import AnnotatedParameter, group
+from rfdetr_train.optim.schedulers import ManagedScheduler
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +62,15 @@ def build_optimizer(
     if capturable:
         _settle_capturable(kwargs, groups, optimizer_class, device)
     if optimizer_class is MuonWithAdamW:
-        return MuonWithAdamW(groups, *_split_muon(kwargs))
-    return _construct(optimizer_class, groups, kwargs, config)
+        adamw: dict[str, Any] = {key: kwargs.pop(key) for key in ("betas", "eps", "fused") if key in kwargs}
+        return MuonWithAdamW(groups, kwargs, adamw)
+    if "lr" in inspect.signature(optimizer_class).parameters:
+        kwargs = {"lr": config.lr, **kwargs}  # wanted by classes without a default; each group carries its own
+    try:
+        return optimizer_class(groups, **kwargs)
+    except (TypeError, ValueError) as error:
+        name = optimizer_class.__name__
+        raise UserError(f"optimizer={config.name}: {name} refuses its arguments: {error}") from error
 
 
 def optimizer_kwargs(config: OptimizerConfig) -> dict[str, Any]:
@@ -129,13 +136,6 @@ def _settle_capturable(
         one_group["lr"] = torch.tensor(one_group["lr"], device=device)
 
 
-def _split_muon(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Muon's arguments and AdamW's."""
-    adamw: dict[str, Any] = {key: kwargs[key] for key in ("betas", "eps", "fused") if key in kwargs}
-    muon = {key: value for key, value in kwargs.items() if key not in adamw}
-    return muon, adamw
-
-
 def _build_lbfgs(config: OptimizerConfig, annotated: Sequence[AnnotatedParameter], kwargs: dict[str, Any]) -> LBFGS:
     """L-BFGS knows one group, one rate and no weight decay."""
     log.info("lbfgs: one group with rate %g for all %d tensors, no layer-wise rates", config.lr, len(annotated))
@@ -143,23 +143,41 @@ def _build_lbfgs(config: OptimizerConfig, annotated: Sequence[AnnotatedParameter
         log.warning("lbfgs: has no weight decay; optimizer.weight_decay=%g does nothing", config.weight_decay)
     if config.rules:
         log.warning("lbfgs: has one group; the %d optimizer.rules do nothing", len(config.rules))
-    params = [item.parameter for item in annotated]
-    names = [item.name for item in annotated]
-    one_group = {"params": params, "param_names": names, "group_name": "all", "lr": config.lr}
-    return LBFGS([one_group], **kwargs)
+    named = [(item.name, item.parameter) for item in annotated]
+    names, params = zip(*named, strict=True)
+    return LBFGS([{"params": params, "param_names": list(names), "group_name": "all", "lr": config.lr}], **kwargs)
 
 
-def _construct(
-    optimizer_class: type[Optimizer],
-    groups: list[dict[str, Any]],
-    kwargs: dict[str, Any],
-    config: OptimizerConfig,
-) -> Optimizer:
-    if "lr" in inspect.signature(optimizer_class).parameters:
-        kwargs = {"lr": config.lr, **kwargs}  # wanted by classes without a default; each group carries its own
-    try:
-        return optimizer_class(groups, **kwargs)
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"optimizer={config.name}: {optimizer_class.__name__} refuses its arguments: {error}"
-        ) from error
+def check_can_join(optimizer: Optimizer, scheduler: ManagedScheduler) -> None:
+    """Refuse, before training, an optimizer or scheduler that no part can join later."""
+    if isinstance(optimizer, LBFGS):
+        raise UserError("freeze: lbfgs has one fixed group, so no part can join later; freeze it throughout")
+    scheduler.check_extensible()
+
+
+def join(
+    optimizer: Optimizer, scheduler: ManagedScheduler, annotated: Sequence[AnnotatedParameter], merge: bool
+) -> None:
+    """Add the parameters as new groups, with the rates that they would have by now had they trained from the start.
+
+    Their moments start empty. Raises UserError where `check_can_join` does.
+    """
+    check_can_join(optimizer, scheduler)
+    first = len(optimizer.param_groups)
+    taken = {one_group["group_name"] for one_group in optimizer.param_groups if "group_name" in one_group}
+    groups = group(annotated, merge, split_hidden_matrices=isinstance(optimizer, MuonWithAdamW))
+    for one_group in groups:
+        while one_group["group_name"] in taken:
+            one_group["group_name"] += ".joined"
+        optimizer.add_param_group(one_group)
+    if isinstance(optimizer, Adagrad):
+        _fill_sums(optimizer, first)
+    scheduler.add_groups(first)
+
+
+def _fill_sums(optimizer: Adagrad, first: int) -> None:
+    """Adagrad makes its state when it is built, and only then."""
+    for one_group in optimizer.param_groups[first:]:
+        own = {key: value for key, value in one_group.items() if key in optimizer.defaults}
+        fresh = Adagrad(one_group["params"], **own)
+        optimizer.state.update(fresh.state)

@@ -15,6 +15,7 @@ from torch import nn
 from rfdetr_train.config import OptimizerConfig, ParameterRule
 from rfdetr_train.errors import UserError
 from rfdetr_train.roles import ParameterRole
+from rfdetr_train.state_dicts import group_names
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 
@@ -55,7 +56,14 @@ def annotate(
     top = max((role.layers_above for role in roles.values() if role.part == "encoder"), default=0)
     first_names = {id(parameter): name for name, parameter in reversed(named_parameters)}
     annotated = [
-        _annotate_one(name, parameter, roles[name], top, config)
+        AnnotatedParameter(
+            name=name,
+            parameter=parameter,
+            lr=_learning_rate(roles[name], config),
+            weight_decay=config.weight_decay if _decays(parameter, roles[name], config.no_decay) else 0.0,
+            place=_place(roles[name], top),
+            hidden_matrix=roles[name].hidden_matrix,
+        )
         for name, parameter in named_parameters
         if parameter.requires_grad and first_names[id(parameter)] == name
     ]
@@ -77,12 +85,21 @@ def group(
         matrix = split_hidden_matrices and item.hidden_matrix
         key = (item.lr, item.weight_decay, matrix) if merge else (item.name,)
         members.setdefault(key, []).append(item)
-    groups = [_group_of(items) for items in members.values()]
-    names = [_group_name(items, split_hidden_matrices) if merge else items[0].name for items in members.values()]
-    for one_group, name, items in zip(groups, _unique(names), members.values(), strict=True):
-        one_group["group_name"] = name
-        if split_hidden_matrices:
-            one_group["use_muon"] = items[0].hidden_matrix
+    groups: list[dict[str, Any]] = []
+    seen: Counter[str] = Counter()
+    for items in members.values():
+        name = _group_name(items, split_hidden_matrices) if merge else items[0].name
+        seen[name] += 1  # own rules can give one place several rates
+        groups.append(
+            {
+                "params": [item.parameter for item in items],
+                "param_names": [item.name for item in items],
+                "lr": items[0].lr,
+                "weight_decay": items[0].weight_decay,
+                "group_name": name if seen[name] == 1 else f"{name}.{seen[name]}",
+                **({"use_muon": items[0].hidden_matrix} if split_hidden_matrices else {}),
+            }
+        )
     check_groups(groups, annotated)
     return groups
 
@@ -105,27 +122,14 @@ def group_table(groups: Sequence[dict[str, Any]]) -> list[GroupRow]:
     """Rows for printing: of groups as made here, or of an optimizer's `param_groups` (then with the present rates)."""
     return [
         GroupRow(
-            name=one_group.get("group_name", str(index)),
+            name=name,
             lr=float(one_group["lr"]),
             weight_decay=float(one_group.get("weight_decay", 0.0)),
             tensors=len(one_group["params"]),
             parameters=sum(parameter.numel() for parameter in one_group["params"]),
         )
-        for index, one_group in enumerate(groups)
+        for name, one_group in zip(group_names(groups), groups, strict=True)
     ]
-
-
-def _annotate_one(
-    name: str, parameter: nn.Parameter, role: ParameterRole, top: int, config: OptimizerConfig
-) -> AnnotatedParameter:
-    return AnnotatedParameter(
-        name=name,
-        parameter=parameter,
-        lr=_learning_rate(role, config),
-        weight_decay=config.weight_decay if _decays(parameter, role, config.no_decay) else 0.0,
-        place=_place(role, top),
-        hidden_matrix=role.hidden_matrix,
-    )
 
 
 def _learning_rate(role: ParameterRole, config: OptimizerConfig) -> float:
@@ -165,25 +169,16 @@ def _apply_rule(
     if not any(pattern.search(name) for name in all_names):
         examples = ", ".join(list(all_names)[:3])
         raise UserError(f"optimizer.rules.pattern={rule.pattern!r}: matches no parameter; names look like {examples}")
-    return [_with_rule(rule, item) if pattern.search(item.name) else item for item in annotated]
 
+    def ruled(item: AnnotatedParameter) -> AnnotatedParameter:
+        lr = item.lr if rule.lr is None else rule.lr
+        return replace(
+            item,
+            lr=lr if rule.lr_factor is None else lr * rule.lr_factor,
+            weight_decay=item.weight_decay if rule.weight_decay is None else rule.weight_decay,
+        )
 
-def _with_rule(rule: ParameterRule, item: AnnotatedParameter) -> AnnotatedParameter:
-    lr = item.lr if rule.lr is None else rule.lr
-    return replace(
-        item,
-        lr=lr if rule.lr_factor is None else lr * rule.lr_factor,
-        weight_decay=item.weight_decay if rule.weight_decay is None else rule.weight_decay,
-    )
-
-
-def _group_of(items: list[AnnotatedParameter]) -> dict[str, Any]:
-    return {
-        "params": [item.parameter for item in items],
-        "param_names": [item.name for item in items],
-        "lr": items[0].lr,
-        "weight_decay": items[0].weight_decay,
-    }
+    return [ruled(item) if pattern.search(item.name) else item for item in annotated]
 
 
 def _group_name(items: list[AnnotatedParameter], say_muon: bool) -> str:
@@ -193,13 +188,3 @@ def _group_name(items: list[AnnotatedParameter], say_muon: bool) -> str:
         places = sorted({place.split(".")[0] for place in places})
     suffix = "" if items[0].weight_decay else ".no_decay"
     return "+".join(places) + suffix + (".muon" if say_muon and items[0].hidden_matrix else "")
-
-
-def _unique(names: list[str]) -> list[str]:
-    """Number the second and later groups of a name: own rules can give one place several rates."""
-    seen: Counter[str] = Counter()
-    numbered = []
-    for name in names:
-        seen[name] += 1
-        numbered.append(name if seen[name] == 1 else f"{name}.{seen[name]}")
-    return numbered

@@ -1,4 +1,4 @@
-"""The state of torch schedulers: as plain values, checked for its length, extended by groups that join later."""
+"""The state of torch schedulers: as plain values, and extended by groups that join later."""
 
 import logging
 from collections import Counter
@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from rfdetr_train.errors import UserError
-from rfdetr_train.state_dicts import GROUP_SETTINGS, PER_GROUP, State
+from rfdetr_train.state_dicts import GROUP_SETTINGS, State
 
 log = logging.getLogger(__name__)
 
@@ -58,18 +58,6 @@ def loadable(scheduler: LRScheduler, state: State) -> State:
         pairs = zip(scheduler._schedulers, state["_schedulers"], strict=True)  # type: ignore[attr-defined]
         chosen["_schedulers"] = [loadable(child, child_state) for child, child_state in pairs]
     return chosen
-
-
-def check_lengths(state: State, num_groups: int) -> None:
-    """Refuse a state over another number of groups: torch would load it and fail, or go wrong, at a later step."""
-    for key in PER_GROUP:
-        if key in state and len(state[key]) != num_groups:
-            raise UserError(
-                f"resume: the scheduler's {key} has {len(state[key])} entries for {num_groups} parameter groups; "
-                "regroup it together with the optimizer it was saved with"
-            )
-    for child in state.get("_schedulers", []):
-        check_lengths(child, num_groups)
 
 
 def check_extensible(scheduler: LRScheduler) -> None:

@@ -6,18 +6,16 @@ after each evaluation; a scheduler ignores the calls that are not its own.
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from rfdetr_train.config import SchedulerConfig, TorchSchedulerConfig
 from rfdetr_train.errors import UserError
-from rfdetr_train.optim.scheduler_state import check_extensible, check_lengths, extend, kind_of, loadable, plain
+from rfdetr_train.optim.scheduler_state import check_extensible, extend, kind_of, loadable, plain
 from rfdetr_train.optim.schedules import Schedule, build_schedule, check_warmup, warmup
 from rfdetr_train.optim.torch_schedulers import build_torch_scheduler
-from rfdetr_train.state_dicts import State
+from rfdetr_train.state_dicts import State, group_names, initial_lr_of, set_lr
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +61,8 @@ class ManagedScheduler:
     @property
     def last_lr(self) -> dict[str, float]:
         """The rate of the next optimizer step, by group name."""
-        return {_name(group, index): float(group["lr"]) for index, group in enumerate(self.optimizer.param_groups)}
+        groups = self.optimizer.param_groups
+        return {name: float(group["lr"]) for name, group in zip(group_names(groups), groups, strict=True)}
 
     def lr_at(self, step: int) -> dict[str, float]:
         """The rate at any step (from 0) by group name, where the schedule is a pure function of the step."""
@@ -86,11 +85,10 @@ class ManagedScheduler:
     def load_state_dict(self, state: State) -> None:
         """Continue from `state`, as given by `state_dict()` or by a torch scheduler of the same kind.
 
-        Load the optimizer first: torch schedulers go on from the rates that the groups have. Raises UserError for the
-        state of another kind and for one over another number of groups.
+        Over the groups of this optimizer, which is loaded first: torch schedulers go on from the rates that the groups
+        have. Raises UserError for the state of another kind.
         """
         self._check_kind(state)
-        check_lengths(state, len(self.optimizer.param_groups))
         torch_state = {key: value for key, value in state.items() if key != "kind"}
         self.scheduler.load_state_dict(loadable(self.scheduler, torch_state))
 
@@ -137,9 +135,8 @@ class PresetScheduler(ManagedScheduler):
         self.schedule = schedule
 
     def lr_at(self, step: int) -> dict[str, float]:
-        factor = self.schedule(step)
-        groups = self.optimizer.param_groups
-        return {_name(group, index): float(group["initial_lr"]) * factor for index, group in enumerate(groups)}
+        factor, groups = self.schedule(step), self.optimizer.param_groups
+        return {name: initial_lr_of(g) * factor for name, g in zip(group_names(groups), groups, strict=True)}
 
     def load_state_dict(self, state: State) -> None:
         """Also sets the groups to the rates of the loaded step: the present config's schedule and rates hold."""
@@ -147,7 +144,7 @@ class PresetScheduler(ManagedScheduler):
         factor = self.schedule(self.scheduler.last_epoch)
         self.scheduler.base_lrs = [group["initial_lr"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
-            set_lr(group, float(group["initial_lr"]) * factor)
+            set_lr(group, initial_lr_of(group) * factor)
         self.scheduler._last_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def _common_factor(self, first: int) -> float:
@@ -195,7 +192,6 @@ class EpochScheduler(ManagedScheduler):
         return {**super().state_dict(), "steps": self.steps, "full_lrs": list(self.full_lrs)}
 
     def load_state_dict(self, state: State) -> None:
-        check_lengths(state, len(self.optimizer.param_groups))
         own = ("steps", "full_lrs")
         super().load_state_dict({key: value for key, value in state.items() if key not in own})
         self.steps, self.full_lrs = state["steps"], list(state["full_lrs"])
@@ -220,15 +216,3 @@ class EpochScheduler(ManagedScheduler):
         share = warmup(self.steps, self.warmup_steps)
         for group, lr in zip(self.optimizer.param_groups, self.full_lrs, strict=True):
             set_lr(group, lr * share)
-
-
-def _name(group: dict[str, Any], index: int) -> str:
-    return group.get("group_name", str(index))
-
-
-def set_lr(group: dict[str, Any], lr: float) -> None:
-    """Set a group's rate, into the tensor where the rate is one: a captured step reads it there."""
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(lr)
-    else:
-        group["lr"] = lr

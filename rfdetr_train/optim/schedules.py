@@ -30,42 +30,24 @@ def warmup(step: int, warmup_steps: int) -> float:
     return min((step + 1) / warmup_steps, 1.0) if warmup_steps else 1.0
 
 
-def cosine(progress: float) -> float:
-    """Half a cosine from 1 to 0 (SGDR, arXiv 1608.03983, without restarts)."""
+def half_cosine(progress: float) -> float:
+    """From 1 to 0 (SGDR, arXiv 1608.03983, without restarts)."""
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-def linear(progress: float) -> float:
-    """A straight line from 1 to 0."""
-    return 1.0 - progress
-
-
-def polynomial(progress: float, power: float) -> float:
-    """A power of the straight line."""
-    return (1.0 - progress) ** power
-
-
-def wsd(progress: float, decay_fraction: float) -> float:
-    """1, then a straight line to 0 over the last `decay_fraction` (warmup-stable-decay, arXiv 2404.06395)."""
-    return linear(_tail(progress, decay_fraction))
-
-
-def flat_cosine(progress: float, flat_fraction: float) -> float:
-    """1 for `flat_fraction`, then half a cosine to 0."""
-    return cosine(_tail(progress, 1.0 - flat_fraction))
-
-
-def drops(step: int, drop_steps: list[float], factor: float) -> float:
-    """`factor` to the power of the number of drops passed; step t has passed a drop at d if t >= d."""
-    return factor ** sum(step >= drop for drop in drop_steps)
+def tail(progress: float, fraction: float) -> float:
+    """Progress inside the last `fraction` of the way: 0 before it; 1 at the end, also where the fraction is 0."""
+    if progress >= 1.0:
+        return 1.0
+    return max(0.0, 1.0 - (1.0 - progress) / fraction) if fraction > 0.0 else 0.0
 
 
 SHAPES: dict[type, Callable[[Any, float], float]] = {
-    CosineScheduleConfig: lambda config, progress: cosine(progress),
-    LinearScheduleConfig: lambda config, progress: linear(progress),
-    PolynomialScheduleConfig: lambda config, progress: polynomial(progress, config.power),
-    WSDScheduleConfig: lambda config, progress: wsd(progress, config.decay_fraction),
-    FlatCosineScheduleConfig: lambda config, progress: flat_cosine(progress, config.flat_fraction),
+    CosineScheduleConfig: lambda config, progress: half_cosine(progress),
+    LinearScheduleConfig: lambda config, progress: 1.0 - progress,
+    PolynomialScheduleConfig: lambda config, progress: (1.0 - progress) ** config.power,
+    WSDScheduleConfig: lambda config, progress: 1.0 - tail(progress, config.decay_fraction),
+    FlatCosineScheduleConfig: lambda config, progress: half_cosine(tail(progress, 1.0 - config.flat_fraction)),
 }
 """Config and progress in 0..1 -> height over the floor, from 1 to 0."""
 
@@ -102,8 +84,8 @@ def _body(config: SchedulerConfig, warmup_steps: int, total_steps: int, steps_pe
     if isinstance(config, ConstantScheduleConfig):
         return lambda step: 1.0
     if isinstance(config, StepScheduleConfig):
-        drop_steps = [float(round(epoch * steps_per_epoch)) for epoch in config.drop_epochs]
-        return lambda step: drops(step, drop_steps, config.factor)
+        drop_steps = [round(epoch * steps_per_epoch) for epoch in config.drop_epochs]
+        return lambda step: config.factor ** sum(step >= drop for drop in drop_steps)
     shape = SHAPES.get(type(config))
     if shape is None:
         return None
@@ -114,10 +96,3 @@ def _body(config: SchedulerConfig, warmup_steps: int, total_steps: int, steps_pe
         return floor + (1.0 - floor) * shape(config, progress)
 
     return body
-
-
-def _tail(progress: float, fraction: float) -> float:
-    """Progress inside the last `fraction` of the way: 0 before it; 1 at the end, also where the fraction is 0."""
-    if progress >= 1.0:
-        return 1.0
-    return max(0.0, 1.0 - (1.0 - progress) / fraction) if fraction > 0.0 else 0.0

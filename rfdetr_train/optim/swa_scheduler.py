@@ -7,8 +7,8 @@ from torch.optim.swa_utils import SWALR
 from rfdetr_train.config import SwaConfig
 from rfdetr_train.errors import UserError
 from rfdetr_train.optim.scheduler_state import loadable, plain
-from rfdetr_train.optim.schedulers import ManagedScheduler, set_lr
-from rfdetr_train.state_dicts import State
+from rfdetr_train.optim.schedulers import ManagedScheduler
+from rfdetr_train.state_dicts import State, set_lr
 
 
 class SwaScheduler(ManagedScheduler):

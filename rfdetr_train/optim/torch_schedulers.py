@@ -26,24 +26,28 @@ from torch.optim.lr_scheduler import (
 from rfdetr_train.config import TorchSchedulerConfig
 from rfdetr_train.dotted_path import locate
 from rfdetr_train.errors import UserError
-from rfdetr_train.optim.group_lists import PER_GROUP_ARGUMENTS, per_group
 
 log = logging.getLogger(__name__)
 
+WAITS = "it waits for a metric; give it alone, with scheduler.interval=evaluation"
 REFUSED_IN_SEQUENCE: dict[type, str] = {
     ChainedScheduler: "torch raises NotImplementedError when it begins at a milestone, and in front it is a step early",
     OneCycleLR: "it rewrites every group's initial rate, the warmup's too; it rises by itself (pct_start)",
     CyclicLR: "it sets rates of its own, so the rate jumps at its start; it rises by itself",
-    ReduceLROnPlateau: "it waits for a metric; give it alone, with scheduler.interval=evaluation",
+    ReduceLROnPlateau: WAITS,
 }
+OVERWRITES = "it computes from %s and overwrites what the other schedulers did"
 REFUSED_IN_CHAIN: dict[type, str] = {
     SequentialLR: "at a milestone it overwrites what the other schedulers did",
-    LambdaLR: "it computes from the initial rate and overwrites what the other schedulers did",
-    CosineAnnealingWarmRestarts: "it computes from the initial rate and overwrites what the other schedulers did",
-    OneCycleLR: "it computes from its own rates and overwrites what the other schedulers did",
-    CyclicLR: "it computes from its own rates and overwrites what the other schedulers did",
-    ReduceLROnPlateau: "it waits for a metric; give it alone, with scheduler.interval=evaluation",
+    **dict.fromkeys((LambdaLR, CosineAnnealingWarmRestarts), OVERWRITES % "the initial rate"),
+    **dict.fromkeys((OneCycleLR, CyclicLR), OVERWRITES % "its own rates"),
+    ReduceLROnPlateau: WAITS,
 }
+PER_GROUP_ARGUMENTS = ("lr_lambda", "min_lr", "max_lr", "base_lr", "base_momentum", "max_momentum")
+"""Arguments of torch schedulers that may be a list over the groups."""
+
+SAMPLED_STEPS = range(0, 20_000, 7)
+"""Where two functions of the step are compared."""
 LATE_MULTIPLICATIVE = "at its milestone it multiplies once too often; use ExponentialLR or LambdaLR"
 
 
@@ -178,3 +182,44 @@ def _build(plan: Plan, optimizer: Optimizer, parameter_order: Sequence[str] | No
         return plan.scheduler_class(optimizer, **args)
     except (TypeError, ValueError, KeyError) as error:
         raise UserError(f"scheduler={plan.name}: refuses its arguments: {error}") from error
+
+
+def per_group(
+    key: str, values: Sequence[Any], optimizer: Optimizer, parameter_order: Sequence[str] | None = None
+) -> list[Any]:
+    """`values` with one entry per group of the optimizer.
+
+    A list with one entry per trained parameter (the layout of runs that had a group for each) is collapsed where the
+    entries of each group agree; parameter_order gives the order of their names, and may hold others. Raises UserError
+    with both numbers for another length, and with both names where entries differ.
+    """
+    groups = optimizer.param_groups
+    if len(values) == len(groups):
+        return list(values)
+    trained = {name for group in groups for name in group.get("param_names", [])}
+    order = [name for name in parameter_order or [] if name in trained]
+    if not order or len(values) != len(order):
+        raise UserError(
+            f"{key}: has {len(values)} entries for {len(groups)} parameter groups ({len(trained)} parameters); "
+            "give one entry per group, or one for all"
+        )
+    by_name = dict(zip(order, values, strict=True))
+    return [_common(key, group, by_name) for group in groups]
+
+
+def _common(key: str, group: dict[str, Any], by_name: dict[str, Any]) -> Any:
+    first_name, *other_names = group["param_names"]
+    first = by_name[first_name]
+    for name in other_names:
+        if not _agree(first, by_name[name]):
+            raise UserError(
+                f"{key}: the entries of {first_name} and {name} differ, which share group {group['group_name']!r}; "
+                "make them equal or set optimizer.merge_groups=false"
+            )
+    return first
+
+
+def _agree(first: Any, second: Any) -> bool:
+    if first is second or not (callable(first) and callable(second)):
+        return bool(first is second or first == second)
+    return all(first(step) == second(step) for step in SAMPLED_STEPS)

@@ -1,25 +1,84 @@
-"""A sweep's folder: what was asked for, and all jobs in one file, made from their own folders at any time."""
+"""A sweep's folder: what was asked for, and all jobs in one file, made from their own folders at any time.
+
+Each job's own folder tells how it does, so that jobs in other processes and places need no shared memory.
+"""
 
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import OmegaConf
 
 from rfdetr_train.config import OptunaSweeperConfig
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import Interrupted, UserError
 from rfdetr_train.loggers.files import write_json
-from rfdetr_train.sweeps.job import DONE, JOB_NAME, Job
 
 SWEEP_NAME = "sweep.json"
+JOB_NAME, LOCK_NAME = "job.json", ".job.lock"
+DONE = ("completed", "pruned")
+
+
+@dataclasses.dataclass
+class Job:
+    """The content of `job.json`."""
+
+    number: int
+    overrides: list[str]
+    folder: str = ""
+    """Within the sweep's."""
+    status: str = "queued"
+    """queued, running, completed, failed, interrupted or pruned."""
+    AP: float | None = None
+    error: str | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> "Job":
+        """A job from its `job.json`; one that says it runs and holds no lock was killed, and so interrupted."""
+        try:
+            with FileLock(path.with_name(LOCK_NAME), timeout=0):
+                job = cls(**json.loads(path.read_text(encoding="utf-8")))
+                job.status = "interrupted" if job.status == "running" else job.status
+        except Timeout:
+            job = cls(**json.loads(path.read_text(encoding="utf-8")))
+        return job
+
+    def run(self, sweep_dir: Path, work: Callable[[], float | None], changed: Callable[[], None]) -> None:
+        """Do `work`, which gives the AP and may set the status to pruned; `job.json` says how it goes and ends.
+
+        `changed` is called when it says something new. Raises UserError if another process runs the job.
+        """
+        folder = sweep_dir / self.folder
+        try:
+            lock = FileLock(folder / LOCK_NAME).acquire(timeout=5)  # who asks whether it runs holds it for a moment
+        except Timeout:
+            raise UserError(f"{folder}: another process runs this job; wait for it, or stop it") from None
+        with lock:
+            try:
+                self._write(folder, "running")
+                changed()
+                ap = work()
+                self.AP = ap if ap is not None and math.isfinite(ap) else None
+                self._write(folder, "completed" if self.status == "running" else self.status)
+            except BaseException as error:
+                stopped = isinstance(error, Interrupted | KeyboardInterrupt)
+                self.error = None if stopped else f"{type(error).__name__}: {error}"
+                self._write(folder, "interrupted" if stopped else "failed")
+                raise
+            finally:
+                changed()
+
+    def _write(self, folder: Path, status: str) -> None:
+        self.status = status
+        write_json(folder / JOB_NAME, dataclasses.asdict(self))
 
 
 class SweepBegins(Callback):
@@ -74,11 +133,10 @@ def continued(sweep_dir: Path, extra: Sequence[str]) -> tuple[str, list[str], Pa
 
 def _is_another(earlier: Job, overrides: Sequence[str]) -> bool:
     """Whether a job of this number has run with other overrides; a launcher's are not part of what it does."""
-    return sorted(_of_the_run(earlier.overrides)) != sorted(_of_the_run(overrides))
-
-
-def _of_the_run(overrides: Sequence[str]) -> list[str]:
-    return [override for override in overrides if not override.startswith("launcher=")]
+    before, now = (
+        [one for one in given if not one.startswith("launcher=")] for given in (earlier.overrides, overrides)
+    )
+    return sorted(before) != sorted(now)
 
 
 def _read_sweep(sweep_dir: Path) -> dict[str, Any]:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from rfdetr_train.atomic_file import replacing
+from rfdetr_train.loggers.console import print_table
 from rfdetr_train.loggers.figure import as_svg, save_figure
 from rfdetr_train.loggers.files import SUMMARY_NAME, csv_text
 from rfdetr_train.loggers.page import write_page
 from rfdetr_train.loggers.sweep_plots import Scored, draw_sweep
-from rfdetr_train.loggers.tables import print_table
-from rfdetr_train.sweeps.job import DONE, Job
+from rfdetr_train.sweeps.folder import DONE, Job
 
 SHOWN_JOBS = 10  # on the terminal before the end
 

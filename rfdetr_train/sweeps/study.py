@@ -13,8 +13,7 @@ from hydra.plugins.sweeper import Sweeper
 
 from rfdetr_train.config import OptunaSweeperConfig
 from rfdetr_train.errors import JobFailed, UserError
-from rfdetr_train.sweeps.folder import read_jobs
-from rfdetr_train.sweeps.job import Job
+from rfdetr_train.sweeps.folder import Job, read_jobs
 
 HOPELESS = "hopeless"
 """The mark on a trial that has been ended early."""

@@ -9,8 +9,15 @@ from timm.models import adapt_input_conv
 from torch import Tensor
 from torch.nn import functional
 
-from rfdetr_train.checkpoint.class_heads import match_classes
-from rfdetr_train.checkpoint.fit import NOT_IN_FILE, OTHER_SHAPE, FitReport, _other_channels, load_fitting
+from rfdetr_train.checkpoint.fit import (
+    NOT_IN_FILE,
+    OTHER_SHAPE,
+    FitReport,
+    _other_channels,
+    by_class,
+    load_fitting,
+    match_classes,
+)
 from rfdetr_train.checkpoint.reference_weights import to_reference
 from rfdetr_train.checkpoint.starting_weights import read_weights
 from rfdetr_train.config import ModelConfig
@@ -191,3 +198,30 @@ def test_numbers_that_are_no_weights_are_refused(bad, message):
     saved = {name: bad(value) if name == "bias" else value for name, value in model.state_dict().items()}
     with pytest.raises(UserError, match=f"FILE: bias {message}"):
         load_fitting(model, saved, "FILE")
+
+
+@pytest.mark.parametrize(("saved", "wanted", "rows", "said"), [
+    (["cat", "dog", None], ["cat", "dog"], [0, 1, 2], None),
+    (["dog", "cat", None], ["cat", "dog"], [1, 0, 2], "taken over by name: cat, dog; new: none"),
+    (["cat", None], ["cat", "dog"], [0, None, 1], "has other classes (cat); taken over by name: cat; new: dog"),
+    (["Cat ", "DOG", None], ["cat", "dog"], [None, 1, 2], "taken over by name: dog; new: cat"),  # regard only to case
+    (["A", "a", None], ["a", "A"], [1, 0, 2], "taken over by name: a, A"),
+    ([None, "cat", None, "dog"], ["dog"], [3, 2], "taken over by name: dog"),  # any logit without a target will do
+    (["cat", None], ["dog", "eel"], [None, None, None], "taken over by name: none; new: dog, eel"),
+    (None, ["cat"], [None, None], "does not say its classes"),
+])  # fmt: skip
+def test_rows_follow_the_names(caplog: pytest.LogCaptureFixture, saved, wanted, rows, said) -> None:
+    assert match_classes(saved, wanted, "file.pt") == rows
+    assert len(caplog.records) == (said is not None)  # one line
+    assert said is None or said in caplog.text
+
+
+def test_a_head_is_made_of_rows() -> None:
+    value, target = torch.arange(6.0).reshape(3, 2), torch.full((4, 2), -1.0)
+    head, what = by_class(value, target, [2, None, 0, None])
+    assert head is not None
+    assert head.tolist() == [[4, 5], [-1, -1], [0, 1], [-1, -1]]
+    assert "2 of 4 rows taken over by class name" in what
+    assert by_class(value, target[:3], [0, 1, 2]) == (value, "")  # the very tensor
+    assert by_class(value, target, [None] * 4)[0] is None
+    assert by_class(value[:, :1], target, [0, 1, 2, None])[0] is None

@@ -13,8 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from rfdetr_train.checkpoint import files
-from rfdetr_train.checkpoint.coco_names import COCO_LOGITS, COCO_NAMES
-from rfdetr_train.checkpoint.reference_run import model_config_from_reference, read_checkpoint, read_run
+from rfdetr_train.checkpoint.reference_run import (
+    COCO_LOGITS,
+    COCO_NAMES,
+    model_config_from_reference,
+    read_checkpoint,
+    read_run,
+)
 from rfdetr_train.checkpoint.reference_weights import from_reference
 from rfdetr_train.checkpoint.regroup import restore_optimization
 from rfdetr_train.checkpoint.starting_weights import read_weights
@@ -283,3 +288,13 @@ class TestLegacy:
         assert start.class_names == ("Platelets", "RBC", "WBC", None)
         with pytest.raises(UserError, match="holds weights but not the states"):
             read_run(path)
+
+
+def test_names_by_their_sparse_ids() -> None:
+    """As in the categories of instances_val2017.json."""
+    assert len(COCO_NAMES) == 80
+    known = {1: "person", 11: "fire hydrant", 13: "stop sign", 17: "cat", 18: "dog", 25: "giraffe", 27: "backpack",
+             31: "handbag", 44: "bottle", 46: "wine glass", 65: "bed", 67: "dining table", 70: "toilet", 72: "tv",
+             82: "refrigerator", 84: "book", 90: "toothbrush"}  # fmt: skip
+    assert {category_id: COCO_NAMES[category_id] for category_id in known} == known
+    assert [k for k, name in enumerate(COCO_LOGITS) if name is None] == [0, 12, 26, 29, 30, 45, 66, 68, 69, 71, 83]

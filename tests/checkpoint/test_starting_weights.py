@@ -12,8 +12,15 @@ from typing import Any
 import pytest
 import torch
 
-from rfdetr_train.checkpoint.published import Unavailable
-from rfdetr_train.checkpoint.starting_weights import best_kind, find_starting_weights, read_weights
+from rfdetr_train.checkpoint.download import Unavailable
+from rfdetr_train.checkpoint.starting_weights import (
+    HOST,
+    PUBLISHED,
+    best_kind,
+    fetch_published,
+    find_starting_weights,
+    read_weights,
+)
 from rfdetr_train.errors import UserError
 
 
@@ -132,7 +139,7 @@ def test_no_published_weights_is_said_loudly_and_refused_if_insisted_on(
     def unavailable(*_: object) -> Path:
         raise Unavailable("no network; put the file at X")
 
-    monkeypatch.setattr("rfdetr_train.checkpoint.published.fetch", unavailable)
+    monkeypatch.setattr("rfdetr_train.checkpoint.starting_weights.fetch_published", unavailable)
     assert find_starting_weights("auto", "nano", tmp_path) is None
     assert "RANDOM WEIGHTS" in caplog.text
     assert "put the file at X" in caplog.text
@@ -143,3 +150,48 @@ def test_no_published_weights_is_said_loudly_and_refused_if_insisted_on(
 def test_tiny_has_no_published_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert find_starting_weights("auto", "tiny", tmp_path) is None
     assert "no published weights for model=tiny" in caplog.text
+
+
+@pytest.fixture
+def host(server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A host that publishes the server's content as nano."""
+    md5 = hashlib.md5(server.content, usedforsecurity=False).hexdigest()
+    monkeypatch.setitem(PUBLISHED, "nano", (*PUBLISHED["nano"][:2], md5))
+    return server.address("/")
+
+
+def test_a_file_is_fetched_once_and_its_progress_told(server, host: str, tmp_path: Path) -> None:
+    told: list[tuple[int, int | None]] = []
+    path = fetch_published("nano", tmp_path / "cache", lambda done, total: told.append((done, total)), host)
+    assert path == tmp_path / "cache/rf-detr-nano.pth"
+    assert path.read_bytes() == server.content
+    assert told[-1] == (len(server.content), len(server.content))
+    assert fetch_published("nano", tmp_path / "cache", host=host) == path
+    assert server.asked == [("/nano_coco/checkpoint_best_regular.pth", None)]
+
+
+def test_what_is_not_the_published_file_is_refused(server, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable) as refusal:
+        fetch_published("nano", tmp_path, host=server.address("/"))
+    message = str(refusal.value)
+    assert "instead of md5=fb6504cce7fbdc783f7a46991f07639f" in message
+    address = server.address("/nano_coco/checkpoint_best_regular.pth")
+    assert f"put {address} at {tmp_path / 'rf-detr-nano.pth'}" in message
+    assert not (tmp_path / "rf-detr-nano.pth").exists()
+
+
+def test_a_cached_file_that_is_not_the_published_one_is_the_users_to_remove(tmp_path: Path) -> None:
+    (tmp_path / "rf-detr-nano.pth").write_bytes(b"something else")
+    with pytest.raises(UserError, match=r"rf-detr-nano\.pth: is not the file of https://.*; remove it"):
+        fetch_published("nano", tmp_path)
+
+
+def test_the_table_is_the_published_one() -> None:
+    assert HOST == "https://storage.googleapis.com/rfdetr/"
+    assert {name: (place, md5[:8]) for name, (_, place, md5) in PUBLISHED.items()} == {
+        "nano": ("nano_coco/checkpoint_best_regular.pth", "fb6504cc"),
+        "small": ("small_coco/checkpoint_best_regular.pth", "fb37061c"),
+        "medium": ("medium_coco/checkpoint_best_regular.pth", "7223f764"),
+        "large": ("rf-detr-large-2026.pth", "5cb72153"),
+        "base": ("rf-detr-base-coco.pth", "b4d3ce46"),
+    }

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from rfdetr_train.checkpoint import files
-from rfdetr_train.checkpoint.reference_weights import from_reference, to_reference
-from rfdetr_train.checkpoint.saved_optimizer import reference_order
+from rfdetr_train.checkpoint.reference_weights import from_reference, reference_order, to_reference
 from rfdetr_train.cli import compose_config
 from rfdetr_train.commands.train import train
 from rfdetr_train.errors import UserError

@@ -1,3 +1,4 @@
+import json
 from itertools import pairwise
 
 import pytest
@@ -64,3 +65,34 @@ def test_the_gap_is_between_tokens_that_follow_each_other(trained: TrainedModel)
     by_hand = min(float(a - b) for row in scores for a, b in pairwise(row))
     assert detector.smallest_gap(pictures) == pytest.approx(by_hand, abs=1e-7)
     assert by_hand >= 0
+
+
+def test_a_missing_package_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "find_spec", lambda name: None if name == "onnxscript" else object())
+    with pytest.raises(UserError, match="format=onnx: pip install onnxscript; the extra `export`"):
+        program.require_onnx()
+
+
+def test_an_onnx_file_runs_in_any_batch_and_says_what_it_is(
+    trained: TrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    content = program.onnx_file(trained, {"classes": [{"label": 0, "id": 3, "name": "ant"}]}, opset=None)
+
+    model = onnx.load_from_string(content)
+    assert {entry.domain: entry.version for entry in model.opset_import} == {"": 20}
+    properties = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
+    assert properties["classes"] == [{"label": 0, "id": 3, "name": "ant"}]
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    assert [entry.shape for entry in session.get_inputs()] == [["batch", 3, 64, 64]]
+    outputs = {entry.name: entry.shape for entry in session.get_outputs()}
+    assert outputs == {"boxes_xyxy": ["batch", 10, 4], "logits": ["batch", 10, 3]}
+
+    detector = program.DeployedDetector(trained)
+    pictures = program.clear_pictures(detector, 7)
+    with torch.no_grad():
+        expected = detector(pictures)
+    for answer, wanted in zip(session.run(None, {"images": pictures.numpy()}), expected, strict=True):
+        assert torch.allclose(torch.from_numpy(answer), wanted, atol=1e-4)

@@ -25,10 +25,10 @@ from rfdetr_train.checkpoint.reference_run import read_run
 from rfdetr_train.checkpoint.regroup import load_optimizer_state
 from rfdetr_train.checkpoint.saved_optimizer import read_saved
 from rfdetr_train.cli import _prepare_hydra, conf_dir
-from rfdetr_train.composed import to_dataclass
 from rfdetr_train.config import TrainConfig
 from rfdetr_train.data.image_file import check_image, read_image
 from rfdetr_train.errors import UserError
+from rfdetr_train.schema import to_dataclass
 
 EXAMPLES = int(os.environ.get("RFDETR_TRAIN_EXAMPLES", "60"))
 fuzz = settings(max_examples=EXAMPLES, deadline=None, database=None, derandomize=EXAMPLES == 60)

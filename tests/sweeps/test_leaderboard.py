@@ -4,7 +4,7 @@ import csv
 import json
 from pathlib import Path
 
-from rfdetr_train.sweeps.job import Job
+from rfdetr_train.sweeps.folder import Job
 from rfdetr_train.sweeps.leaderboard import differing_overrides, write_leaderboard
 
 

@@ -9,7 +9,7 @@ from stub_sweep import found_ap
 
 from rfdetr_train.config import OptunaSweeperConfig
 from rfdetr_train.errors import UserError
-from rfdetr_train.sweeps.job import Job
+from rfdetr_train.sweeps.folder import Job
 from rfdetr_train.sweeps.study import is_hopeless, opened_study, report
 
 optuna = pytest.importorskip("optuna")

@@ -1,12 +1,16 @@
 """What a run's numbers depend on."""
 
+import random
 import subprocess
 from importlib import metadata
+from pathlib import Path
 
+import numpy as np
 import PIL
 import torch
 
-from rfdetr_train.checkpoint.versions import _commit, versions
+from rfdetr_train.checkpoint import files
+from rfdetr_train.checkpoint.environment import _commit, random_state, restore_random_state, versions
 from rfdetr_train.data import image_file
 
 
@@ -42,3 +46,10 @@ def test_the_commit_is_that_of_the_checkout(tmp_path, monkeypatch):
     (tmp_path / "package" / "__init__.py").write_text("1")
     assert commit() == f"{head}-dirty"
     _commit.cache_clear()
+
+
+def test_all_generators_go_on_where_they_were_saved(tmp_path: Path) -> None:
+    files.save(tmp_path / "r.pt", {"loop": {}, "random": random_state()})
+    drawn = (random.random(), random.gauss(), np.random.rand(), np.random.randn(), torch.rand(1))
+    restore_random_state(files.load(tmp_path / "r.pt")["random"])
+    assert drawn == (random.random(), random.gauss(), np.random.rand(), np.random.randn(), torch.rand(1))

@@ -11,10 +11,9 @@ from rfdetr_train.config import (
     TorchSchedulerConfig,
 )
 from rfdetr_train.errors import UserError
-from rfdetr_train.optim.optimizers import build_optimizer
+from rfdetr_train.optim.optimizers import build_optimizer, check_can_join, join
 from rfdetr_train.optim.param_groups import annotate
 from rfdetr_train.optim.schedulers import build_scheduler
-from rfdetr_train.optim.unfreeze import check_can_join, join
 
 T = "torch.optim.lr_scheduler."
 SCHEDULERS = {

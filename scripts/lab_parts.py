@@ -1,7 +1,11 @@
-"""Optimizers written for one number at a time, as their papers state them."""
+"""What the optimizer lab works with: optimizers for one number at a time, and a network that learns in seconds."""
 
 import math
 from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 Update = Callable[[float, float, float, dict[str, float]], float]
 """(weight, gradient, learning rate, state) -> the new weight; the state is changed in place."""
@@ -40,3 +44,32 @@ def sign_momentum_update(weight: float, grad: float, lr: float, state: dict[str,
     direction = 0.9 * momentum + 0.1 * grad
     state["m"] = 0.99 * momentum + 0.01 * grad
     return weight * (1 - lr * decay) - lr * ((direction > 0) - (direction < 0))
+
+
+def make_network(dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    """8 - 32 - LayerNorm - tanh - 1: 385 parameters, the same ones every time."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 32), nn.LayerNorm(32), nn.Tanh(), nn.Linear(32, 1)).to(dtype)
+
+
+def loss_of(network: nn.Module, step: int) -> Tensor:
+    """Squared error on 16 fresh points of a smooth function with noise, a function of the step alone."""
+    generator = torch.Generator().manual_seed(step)
+    dtype = next(network.parameters()).dtype
+    points = torch.randn(16, 8, generator=generator, dtype=torch.float64)
+    noise = torch.randn(16, 1, generator=generator, dtype=torch.float64)
+    target = torch.sin(points.sum(dim=1, keepdim=True)) + 0.3 * noise
+    return nn.functional.mse_loss(network(points.to(dtype)), target.to(dtype))
+
+
+def train(network: nn.Module, optimizer: Optimizer, steps: int, first: int = 0) -> None:
+    """Steps `first`, `first` + 1, ... of the one run that this seed has."""
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        loss_of(network, step).backward()
+        optimizer.step()
+
+
+def largest_gap(one: nn.Module, other: nn.Module) -> float:
+    """The largest difference between two copies' parameters."""
+    return max((p - q).abs().max().item() for p, q in zip(one.parameters(), other.parameters(), strict=True))

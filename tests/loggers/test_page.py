@@ -12,7 +12,7 @@ from rfdetr_train.errors import UserError
 from rfdetr_train.evaluation.coco_metrics import CocoEvaluator
 from rfdetr_train.evaluation.diagnosis import diagnose
 from rfdetr_train.loggers.files import MetricsFiles, write_json
-from rfdetr_train.loggers.report import write_report
+from rfdetr_train.loggers.page import write_report
 from rfdetr_train.loggers.sheet import Picture, draw_sheet
 
 ATTACK = "<script>alert(1)</script>"
