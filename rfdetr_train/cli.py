@@ -1,13 +1,14 @@
 """The command line: compose a config with Hydra, check it, and hand plain dataclasses to a command."""
 
 import contextlib
+import dataclasses
 import logging
 import os
 import secrets
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from rfdetr_train import __version__
 from rfdetr_train.commands import find_command
 from rfdetr_train.errors import Interrupted, JobFailed, UserError, did_you_mean
+from rfdetr_train.override import quoted
 
 COMMANDS = ("train", "evaluate", "predict", "export", "doctor")
 FOLDER_COMMANDS = ("report", "compare", "replay")
@@ -96,8 +98,7 @@ def _with_checkpoint(arguments: list[str]) -> list[str]:
     if len(arguments) > 1 and arguments[0] in ("evaluate", "predict", "export") and Path(arguments[1]).exists():
         path = str(Path(arguments[1]).resolve())
         if not path.endswith((".yaml", ".yml")):
-            escaped = path.replace("\\", "\\\\").replace("'", "\\'")
-            return [arguments[0], f"checkpoint='{escaped}'", *arguments[2:]]
+            return [arguments[0], f"checkpoint={quoted(path)}", *arguments[2:]]
     return arguments
 
 
@@ -217,10 +218,8 @@ class _Task:
             self.failure = error  # raised once Hydra is done, whose own report would only say it again
             return None
 
-    def _run(
-        self, composed: Any, run_dir: Path, change: Callable[[Any], Any] = lambda config: config, **more: Any
-    ) -> Any:
-        """Check the config, save it, and run the command with it as `change` makes it."""
+    def _run(self, composed: Any, run_dir: Path, resume: Path | None = None, is_hopeless: Any = None) -> Any:
+        """Check the config, save it, and run the command; a job of a sweep may resume, and be part of a study."""
         from hydra.core.hydra_config import HydraConfig
         from omegaconf import OmegaConf
 
@@ -231,7 +230,9 @@ class _Task:
         config = to_dataclass(composed)
         save_config(composed, HydraConfig.get().runtime.choices, run_dir, self.command)
         logs: Any = OmegaConf.to_container(HydraConfig.get().job_logging, resolve=True)
-        return processes.run(self.command, change(config), run_dir, logs, **more)
+        if resume is not None:
+            config = dataclasses.replace(config, resume=str(resume))
+        return processes.run(processes.JobContext(self.command, config, run_dir, logs, is_hopeless))
 
 
 def compose_config(command: str, overrides: list[str]) -> Any:

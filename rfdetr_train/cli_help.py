@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 from rfdetr_train.errors import did_you_mean
+from rfdetr_train.override import quoted
 
 HELP = """\
 Train RF-DETR detectors.
@@ -127,8 +128,8 @@ def explain(error: BaseException, command: str, arguments: list[str]) -> str:
 def _quoted_form(override: str) -> str:
     """What to type instead of an override that Hydra cannot read: commas, brackets, quotes and such want quoting."""
     key, _, value = override.partition("=")
-    escaped = value.strip("'\"").replace("\\", "\\\\").replace("'", "\\'")
-    return f"{override}: cannot be read; quote the value, in a shell: \"{key}='{escaped}'\""
+    bare = value.strip("'\"")
+    return f'{override}: cannot be read; quote the value, in a shell: "{key}={quoted(bare)}"'
 
 
 def _override_keys(arguments: list[str]) -> list[str]:

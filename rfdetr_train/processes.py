@@ -6,8 +6,9 @@ import multiprocessing
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import FrameType
@@ -26,48 +27,63 @@ from rfdetr_train.loggers.console import silence
 
 log = logging.getLogger(__name__)
 
-Job = tuple[str, Any, Path, dict[str, Any]]
-"""The command, its config, the run folder, and what else it is given."""
+
+@dataclass(frozen=True)
+class JobContext:
+    """A command with all that it runs with, in this process or in others that are started for it."""
+
+    command: str
+    config: Any
+    run_dir: Path
+    logging: dict[str, Any]
+    """That of this process, as `logging.config.dictConfig` takes it."""
+    is_hopeless: Callable[[int, float | None], bool] | None = None
+    """For a trial of a study: see Trainer."""
+
+    @property
+    def log_file(self) -> Path:
+        """The job's own log."""
+        return self.run_dir / f"{self.command}.log"
+
+    def take_part(self) -> float | None:
+        """Run the command as the process, or one of the processes, that this one is."""
+        if not distributed.is_main():
+            silence()
+        config, more = self.config, {} if self.is_hopeless is None else {"is_hopeless": self.is_hopeless}
+        timeout = config.trainer.timeout_minutes if isinstance(config, TrainConfig) else distributed.TIMEOUT_MINUTES
+        with distributed.joined(timeout):
+            run_dir = Path(distributed.from_main(lambda: str(self.run_dir)))
+            return find_command(self.command)(config, run_dir, **more)
+
+    def processes_to_start(self) -> int:
+        """How many the config asks for; 1 where torchrun has started them. Raises: UserError if the two disagree."""
+        config, started = self.config, distributed.size()
+        if self.command not in ("train", "evaluate"):
+            require(started == 1, "torchrun", self.command, "this command runs in one process; leave torchrun out")
+            return 1
+        section, key = (
+            (config, "devices") if isinstance(config, EvaluateConfig) else (config.trainer, "trainer.devices")
+        )
+        if started > 1:
+            ok = section.devices in (1, "auto", started)
+            require(ok, key, section.devices, f"torchrun has started {started} processes; leave the key out")
+            return 1
+        if section.devices == "auto":
+            return 1 if section.device == "cpu" else max(1, torch.cuda.device_count())
+        return int(section.devices)
 
 
-def run(command: str, config: Any, run_dir: Path, logging_config: dict[str, Any], **more: Any) -> float | None:
-    """Run a command in as many processes as its config asks for; those that torchrun has started are taken.
+def run(job: JobContext) -> float | None:
+    """Run a job in as many processes as its config asks for; those that torchrun has started are taken.
 
-    `logging_config`, of `logging.config.dictConfig`, is that of this process. Raises: what the command raises;
-    JobFailed where one of several processes has failed and has said so.
+    Raises: what the command raises; JobFailed where one of several processes has failed and has said so.
     """
-    num_processes = _processes_to_start(command, config)
-    if num_processes > 1:
-        return _start((command, config, run_dir, more), logging_config, num_processes)
-    return _take_part(command, config, run_dir, more)
+    num_processes = job.processes_to_start()
+    return _start(job, num_processes) if num_processes > 1 else job.take_part()
 
 
-def _processes_to_start(command: str, config: Any) -> int:
-    started = distributed.size()
-    if command not in ("train", "evaluate"):
-        require(started == 1, "torchrun", command, "this command runs in one process; leave torchrun out")
-        return 1
-    section, key = (config, "devices") if isinstance(config, EvaluateConfig) else (config.trainer, "trainer.devices")
-    if started > 1:
-        ok = section.devices in (1, "auto", started)
-        require(ok, key, section.devices, f"torchrun has started {started} processes; leave the key out")
-        return 1
-    if section.devices == "auto":
-        return 1 if section.device == "cpu" else max(1, torch.cuda.device_count())
-    return int(section.devices)
-
-
-def _take_part(command: str, config: Any, run_dir: Path, more: dict[str, Any]) -> float | None:
-    if not distributed.is_main():
-        silence()
-    timeout = config.trainer.timeout_minutes if isinstance(config, TrainConfig) else distributed.TIMEOUT_MINUTES
-    with distributed.joined(timeout):
-        return find_command(command)(config, Path(distributed.from_main(lambda: str(run_dir))), **more)
-
-
-def _start(job: Job, logging_config: dict[str, Any], num_processes: int) -> float | None:
+def _start(job: JobContext, num_processes: int) -> float | None:
     """Start processes on this machine and wait for their end."""
-    run_dir = job[2]
     if multiprocessing.get_start_method(allow_none=True) not in multiprocessing.get_all_start_methods():
         multiprocessing.set_start_method("spawn", force=True)  # joblib's own, which our children would not know
     said = multiprocessing.get_context("spawn").Event()
@@ -81,34 +97,34 @@ def _start(job: Job, logging_config: dict[str, Any], num_processes: int) -> floa
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
             local_addr="localhost",
-            run_id=run_dir.name,
+            run_id=job.run_dir.name,
             max_restarts=0,
             logs_specs=DefaultLogsSpecs(log_dir=folder),
             signals_to_handle="SIGQUIT",  # the others are passed on, and the processes have time to save
         )
         try:
-            outcome = elastic_launch(launch, _process)(job, logging_config, said)[0]
+            outcome = elastic_launch(launch, _process)(job, said)[0]
         except ChildFailedError as error:
             if passed:
                 raise Interrupted(passed[0]) from error
-            raise _explained(error, run_dir, said.is_set()) from error
+            raise _explained(error, job.run_dir, said.is_set()) from error
     if isinstance(outcome, signal.Signals):
         raise Interrupted(outcome)
     return outcome
 
 
-def _process(job: Job, logging_config: dict[str, Any], said: Event) -> float | signal.Signals | None:
+def _process(job: JobContext, said: Event) -> float | signal.Signals | None:
     """One of the processes: what the command returns, or the signal that ended it. `said`: why it failed is known."""
     os.setpgrp()  # Ctrl-C reaches the process that has started this one, and comes once from there
-    logging.config.dictConfig(logging_config)
+    logging.config.dictConfig(job.logging)
     try:
-        return _take_part(*job)
+        return job.take_part()
     except Interrupted as interruption:
         return signal.Signals(interruption.signal_number)
     except KeyboardInterrupt:
         os._exit(128 + signal.SIGINT)
     except Exception as error:
-        log_failure(distributed.first_failure(error), job[2] / f"{job[0]}.log")
+        log_failure(distributed.first_failure(error), job.log_file)
         if distributed.is_main():
             said.set()
         os._exit(1)  # what NCCL does at the end may wait for a process that has gone

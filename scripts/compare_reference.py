@@ -23,7 +23,7 @@ from rfdetr_train.cli import compose_config
 from rfdetr_train.criterion import Criterion
 from rfdetr_train.data.image_file import read_image
 from rfdetr_train.data.transforms import normalise
-from rfdetr_train.engine.trained_model import load_trained_model
+from rfdetr_train.engine.saved_run import load_trained_model
 from rfdetr_train.export.weights_file import reference_file
 from rfdetr_train.loggers.console import print_table
 from rfdetr_train.matcher import match

@@ -9,13 +9,11 @@ from rfdetr_train.config import TrainConfig
 from rfdetr_train.criterion import Criterion
 from rfdetr_train.data.sample import Batch
 from rfdetr_train.engine.averaging import NoAverage, build_average
-from rfdetr_train.engine.freezing import FrozenParts
+from rfdetr_train.engine.optimization import freeze_and_group, prepare_to_train
 from rfdetr_train.engine.precision import Precision, choose_device
 from rfdetr_train.engine.step import TrainStep
 from rfdetr_train.matcher import match
 from rfdetr_train.models.rfdetr import RFDETR, build_model
-from rfdetr_train.optim.optimizers import build_optimizer
-from rfdetr_train.optim.param_groups import annotate
 
 NUM_CLASSES, NUM_TARGETS = 90, 8
 
@@ -33,17 +31,10 @@ def build_parts(overrides: list[str], num_classes: int = NUM_CLASSES) -> Parts:
     config: Any = compose_config("train", overrides)
     torch.manual_seed(config.seed)
     precision = Precision(config.trainer.precision, choose_device(config.trainer.device))
-    model = build_model(config.model, num_classes).to(precision.device)
-    if config.trainer.checkpointing:
-        model.recompute_activations()
-    if config.trainer.compile:
-        model.compile_blocks()
+    model = prepare_to_train(build_model(config.model, num_classes), config.trainer, precision.device)
     criterion = Criterion(config.model.num_queries, match)
-    FrozenParts(model, model.parameter_roles(), config.freeze)
-    annotated = annotate(model.named_parameters(), model.parameter_roles(), config.optimizer)
-    optimizer = build_optimizer(config.optimizer, annotated, precision.device)
-    sizes = (config.trainer.clip_norm, config.model.group_detr, config.model.input_channels)
-    step = TrainStep(model, criterion, optimizer, precision, *sizes)
+    _, optimizer = freeze_and_group(config, model, precision.device)
+    step = TrainStep(model, criterion, optimizer, precision, config.trainer.clip_norm)
     return Parts(config, model, criterion, step, build_average(config.ema, model))
 
 

@@ -17,8 +17,8 @@ from torch import nn
 
 from rfdetr_train.cli import compose_config
 from rfdetr_train.config import TrainConfig
+from rfdetr_train.engine.course import RunLength
 from rfdetr_train.engine.optimization import build_run_scheduler
-from rfdetr_train.engine.run_length import RunLength
 from rfdetr_train.models.rfdetr import build_model
 from rfdetr_train.optim.optimizers import build_optimizer
 from rfdetr_train.optim.param_groups import annotate
@@ -40,7 +40,7 @@ def main() -> None:
 
 def draw(config: TrainConfig, steps_per_epoch: int, output: Path) -> None:
     """Write the PNG: rates by step, the warmup enlarged beside it if there is one."""
-    length = RunLength.of(steps_per_epoch, config.trainer.epochs, config.trainer.max_steps)
+    length = RunLength(steps_per_epoch, config.trainer.epochs, config.trainer.max_steps)
     warmup_steps, total_steps = length.warmup_steps(config.warmup), length.total_steps
     rates = trace(config, length)
     figure, axes = plt.subplots(1, 2 if warmup_steps else 1, figsize=(12 if warmup_steps else 8, 4.5), squeeze=False)

@@ -15,7 +15,7 @@ from torch import nn
 
 from rfdetr_train import config
 from rfdetr_train.config import ModelConfig, ParameterRule
-from rfdetr_train.engine.run_length import RunLength
+from rfdetr_train.engine.course import RunLength
 from rfdetr_train.errors import UserError
 from rfdetr_train.models.rfdetr import build_model
 from rfdetr_train.optim.optimizers import build_optimizer
@@ -120,7 +120,7 @@ def test_every_key_of_a_schedule(name: str) -> None:
 
 
 def test_every_key_of_a_warmup() -> None:
-    length = RunLength(steps_per_epoch=10, total_steps=40)
+    length = RunLength(steps_per_epoch=10, epochs=4)
     section = config.LinearWarmupConfig()
     assert values_that_differ(section, {"epochs": 2.0, "steps": 7}, lambda s: str(length.warmup_steps(s))) == []
 
@@ -163,12 +163,12 @@ IN_RUNS: dict[type, dict[str, str]] = {
         "deterministic": "commands/test_train.py",
         "accumulation_steps": "data/test_loader.py", "precision": "engine/test_step.py",
         "clip_norm": "engine/test_step.py", "device": "engine/test_precision.py",
-        "memory_budget_gib": "engine/test_auto_batch.py", "log_every_steps": "commands/test_replay.py",
+        "memory_budget_gib": "engine/test_memory.py", "log_every_steps": "commands/test_replay.py",
         "max_bad_steps": "commands/test_replay.py", "spike_factor": "commands/test_replay.py",
         "on_oom": "engine/test_step.py", "checkpointing": "commands/test_train.py",
         "devices": "commands/test_processes.py", "timeout_minutes": "test_distributed.py",
     },
-    config.EarlyStoppingConfig: {"patience": "commands/test_train.py", "min_delta": "engine/test_loop_state.py"},
+    config.EarlyStoppingConfig: {"patience": "commands/test_train.py", "min_delta": "engine/test_course.py"},
     config.EmaConfig: {"decay": "engine/test_averaging.py", "tau": "engine/test_averaging.py"},
     config.SwaConfig: {
         "start_epoch": "commands/test_train.py", "lr_factor": "optim/test_swa_scheduler.py",

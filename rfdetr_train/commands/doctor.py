@@ -14,7 +14,7 @@ from rfdetr_train.data.canvas import Placement
 from rfdetr_train.data.doctor.examination import Examination, examine
 from rfdetr_train.data.doctor.examined import EXAMPLES, SEVERITIES, ExaminedSplit, Finding, Place
 from rfdetr_train.data.image_file import read_image
-from rfdetr_train.engine.augmented_pictures import augmented_pictures
+from rfdetr_train.engine.run_plots import augmented_pictures
 from rfdetr_train.errors import UserError
 from rfdetr_train.loggers.console import print_table
 from rfdetr_train.loggers.doctor_plots import FIGURES

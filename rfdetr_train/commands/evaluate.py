@@ -16,8 +16,8 @@ from rfdetr_train.data.image_check import check_images
 from rfdetr_train.data.sample import Dataset, Split
 from rfdetr_train.engine.precision import Precision, choose_device
 from rfdetr_train.engine.run_plots import RunPlots
+from rfdetr_train.engine.saved_run import SavedRun, load_trained_model
 from rfdetr_train.engine.signals import StopSignals
-from rfdetr_train.engine.trained_model import load_trained_model
 from rfdetr_train.engine.validator import Validation, Validator
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
@@ -37,28 +37,26 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
     if precision.device.type == "cpu":
         keep_freed_memory()
     model = trained.model.to(precision.device)
-    log.info("%s (%s weights) on %s of %s", trained.path, trained.weights, split.name, split.folder)
-    of_run = trained.config.get("trainer", {}).get("precision", "not known")
+    log.info("%s (%s weights) on %s of %s", trained.saved.path, trained.weights, split.name, split.folder)
+    of_run = trained.saved.config.get("trainer", {}).get("precision", "not known")
     log.info("precision %s (of the run: %s)", precision.name, of_run)
     with StopSignals("finishing the batch; nothing is written") as signals, make_progress(config.progress) as progress:
         validator = Validator(
             split,
-            model.config.resolution,
+            model.config,
+            trained.placement,
             precision,
             progress,
             batch_size=config.batch_size,
             num_workers=config.data.num_workers,
             max_dets=config.max_dets,
             backend=config.backend,
-            num_detections=model.config.num_queries,
-            input_channels=model.config.input_channels,
-            placement=trained.placement,
         )
         validation = validator(model, on_batch=signals.raise_if_noted_anywhere)
     if not distributed.is_main():
         return validation.metrics.overall["AP"]
     source = {
-        "checkpoint": str(trained.path),
+        "checkpoint": str(trained.saved.path),
         "weights": trained.weights,
         "split": split.name,
         "data_root": str(split.folder),
@@ -81,7 +79,7 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
     return scores["AP"]
 
 
-def load_split(config: EvaluateConfig, saved: dict[str, Any], label_map: LabelMap) -> Split:
+def load_split(config: EvaluateConfig, saved: SavedRun, label_map: LabelMap) -> Split:
     """The split to score, each picture looked at once."""
     data = choose_data(config, saved)
     with Counter("reading sizes of pictures") as counter:
@@ -95,10 +93,10 @@ def load_split(config: EvaluateConfig, saved: dict[str, Any], label_map: LabelMa
     return checked.splits[split.name]
 
 
-def choose_data(config: EvaluateConfig, saved: dict[str, Any]) -> DataConfig:
+def choose_data(config: EvaluateConfig, saved: SavedRun) -> DataConfig:
     """The data set as the run read it; another one in its own format and splits, for the same classes."""
-    own, root_of_run = config.data, saved.get("data_root")  # of a file of the reference nothing is known
-    trained = saved["config"]["data"] if saved["config"] else {}
+    own, root_of_run = config.data, saved.content.get("data_root")  # of a file of the reference nothing is known
+    trained = saved.config.get("data", {})
     root = own.root or root_of_run
     if root is None:
         raise UserError(f"checkpoint={config.checkpoint}: does not name its data set; give data.root=PATH")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rfdetr_train.atomic_file import replacing
 from rfdetr_train.config import ExportConfig
-from rfdetr_train.engine.trained_model import TrainedModel, load_trained_model
+from rfdetr_train.engine.saved_run import TrainedModel, load_trained_model
 from rfdetr_train.errors import UserError
 from rfdetr_train.export.card import model_card
 from rfdetr_train.export.program import onnx_file, require_onnx, torch_export_file
@@ -22,7 +22,7 @@ def export(config: ExportConfig, run_dir: Path) -> None:
     if config.format == "onnx":
         require_onnx()
     trained = load_trained_model(config.checkpoint, config.weights)
-    log.info("%s (%s weights) as %s", trained.path, trained.weights, config.format)
+    log.info("%s (%s weights) as %s", trained.saved.path, trained.weights, config.format)
     _check_input(trained, config.format)
     card = model_card(trained, program=config.format in ("onnx", "torch_export"))
     if config.format == "onnx":

@@ -67,10 +67,9 @@ def build_step(saved: dict[str, Any], model: RFDETR, precision: Precision) -> Tr
     """The step of the run, under a rate of 0."""
     if saved["scaler"] and precision.scaler.is_enabled():
         precision.scaler.load_state_dict(saved["scaler"])
-    config = model.config
-    criterion = Criterion(config.num_queries, match, class_weights=saved["class_weights"])
+    criterion = Criterion(model.config.num_queries, match, class_weights=saved["class_weights"])
     optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.0)
-    return TrainStep(model, criterion, optimizer, precision, 0.0, config.group_detr, config.input_channels)
+    return TrainStep(model, criterion, optimizer, precision)
 
 
 def watch(model: nn.Module) -> tuple[list[str], list[str]]:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from rfdetr_train import distributed
-from rfdetr_train.checkpoint.environment import versions
 from rfdetr_train.data.sample import Split
 from rfdetr_train.engine.memory import memory_gib
 from rfdetr_train.engine.run import Run
@@ -30,7 +29,6 @@ DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCE
 class RunSummary:
     """What a run was and how it ended."""
 
-    run_dir: Path
     run: Run
     saver: Saver
     weights: str
@@ -55,7 +53,7 @@ class RunSummary:
                 raise
             logging.raiseExceptions = False  # train.log may lie on the same disk, and its complaint would bury ours
             raise UserError(
-                f"{error.filename or self.run_dir}: {error.strerror}; the run ends here. {self._left()}"
+                f"{error.filename or self.run.folder}: {error.strerror}; the run ends here. {self._left()}"
             ) from error
         finally:
             self._write(status)
@@ -69,7 +67,7 @@ class RunSummary:
 
     def _write(self, status: str) -> None:
         try:
-            write_json(self.run_dir / SUMMARY_NAME, self.to_plain(status))
+            write_json(self.run.folder / SUMMARY_NAME, self.to_plain(status))
             self.plots.write_report()
         except OSError:
             if status != "failed":  # else the first failure is the one to be told of
@@ -99,7 +97,7 @@ class RunSummary:
             "best": loop.best,
             "last": loop.last,
             "checkpoints": {kind: str(path) if path.is_file() else None for kind, path in checkpoints.items()},
-            "versions": {**versions(), "data": run.fingerprint},
+            "versions": run.versions,
             "parent": str(self.parent) if self.parent else None,
         }
 
@@ -139,7 +137,7 @@ class RunSummary:
             ]
             print_table(f"{config.model.name} on {config.data.name}: {status}", columns, rows)
         log.info("%s after %d steps, %.0f s", status, loop.step, self.run.seconds)
-        log.info("run folder: %s", self.run_dir)
+        log.info("run folder: %s", self.run.folder)
 
 
 def _boxes_by_class(split: Split) -> dict[str, int]:

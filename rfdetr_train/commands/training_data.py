@@ -16,7 +16,7 @@ from rfdetr_train.data.plan import count_steps, draws_of_epoch, draws_per_pictur
 from rfdetr_train.data.sample import Dataset, Split
 from rfdetr_train.data.stages import build_transforms
 from rfdetr_train.data.transforms import source_side_px, training_scales
-from rfdetr_train.engine.run_length import RunLength
+from rfdetr_train.engine.course import RunLength
 from rfdetr_train.loggers.progress import Counter
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def build_loader(config: TrainConfig, dataset: Dataset, pin_memory: bool) -> Tra
     place = Placement.of(config.data.resize, config.model)
     batch_size = trainer.batch_size * distributed.size()
     steps_per_epoch = count_steps(draws_of_epoch(len(split), draws), batch_size, trainer.accumulation_steps)
-    num_epochs = RunLength.of(steps_per_epoch, trainer.epochs, trainer.max_steps).num_epochs
+    num_epochs = RunLength(steps_per_epoch, trainer.epochs, trainer.max_steps).num_epochs
     if augmentation.in_epoch(num_epochs - 1, num_epochs) != augmentation:
         calm_from = augmentation.calm_from(num_epochs)
         log.info("augmentation=%s: no strong stages from epoch %d on (off_last_epochs)", augmentation.name, calm_from)

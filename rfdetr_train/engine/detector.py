@@ -1,7 +1,7 @@
 """A trained detector for pictures outside a data set: `rfdetr_train.RFDETR.from_checkpoint(PATH).predict(images)`."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -16,10 +16,9 @@ from rfdetr_train.data.canvas import Canvas
 from rfdetr_train.data.image_file import read_image
 from rfdetr_train.data.sample import Batch
 from rfdetr_train.data.transforms import evaluation_view
-from rfdetr_train.engine.inference import detect
+from rfdetr_train.engine.inference import detect, join_tiles, tile_corners
 from rfdetr_train.engine.precision import Precision, choose_device
-from rfdetr_train.engine.tiles import join_tiles, tile_corners
-from rfdetr_train.engine.trained_model import TrainedModel, load_trained_model
+from rfdetr_train.engine.saved_run import TrainedModel, load_trained_model
 from rfdetr_train.errors import UserError, require
 
 NO_BOXES = np.zeros((0, 4), dtype=np.float32)
@@ -111,7 +110,7 @@ class Detector:
         wanted = self._labels_of(classes)
         pictures = [_as_tensor(image) for image in _as_sequence(images)]
         if tile_px is None:
-            found = [one for part in _batches(pictures, batch_size) for one in self._detect(part)]
+            found = self._detect(pictures, batch_size)
         else:
             found = [self._detect_in_tiles(image, tile_px, tile_overlap, batch_size) for image in pictures]
         return [self._chosen(one, threshold, wanted) for one in found]
@@ -125,32 +124,24 @@ class Detector:
             raise UserError(f"classes={unknown[0]}: no class of this detector; it has {', '.join(self.names)}")
         return torch.tensor([self.names.index(name) for name in classes])
 
-    def _detect(self, pictures: Sequence[Tensor]) -> list[dict[str, Tensor]]:
+    def _detect(self, pictures: Sequence[Tensor], batch_size: int) -> list[dict[str, Tensor]]:
         """All detections in uint8 (3, height, width) each, on the CPU."""
-        config = self.model.config
-        sizes = [(image.shape[1], image.shape[2]) for image in pictures]
-        views = [
-            evaluation_view(Canvas.of(image, NO_BOXES, NO_LABELS, size), config.resolution, self.placement)
-            for image, size in zip(pictures, sizes, strict=True)
-        ]
-        targets = [
-            {"size_px": size, "picture_px": view.picture_px, "frame_px": view.frame_px}
-            for size, view in zip(sizes, views, strict=True)
-        ]
-        return detect(
-            self.model,
-            Batch(torch.stack([view.image for view in views]), targets),
-            self.precision,
-            num_detections=config.num_queries,
-            num_labels=len(self.names),
-            input_channels=config.input_channels,
-        )
+        config, found = self.model.config, []
+        for start in range(0, len(pictures), batch_size):
+            images, targets = [], []
+            for picture in pictures[start : start + batch_size]:
+                size_px = (picture.shape[1], picture.shape[2])
+                canvas = Canvas.of(picture, NO_BOXES, NO_LABELS, size_px)
+                view = evaluation_view(canvas, config.resolution, self.placement)
+                images.append(view.image)
+                targets.append({"size_px": size_px, "picture_px": view.picture_px, "frame_px": view.frame_px})
+            found += detect(self.model, config, Batch(torch.stack(images), targets), self.precision, len(self.names))
+        return found
 
     def _detect_in_tiles(self, image: Tensor, tile_px: int, overlap: float, batch_size: int) -> dict[str, Tensor]:
         corners = tile_corners(image.shape[1], image.shape[2], tile_px, overlap)
         tiles = [image[:, top : top + tile_px, left : left + tile_px] for top, left in corners]
-        found = [one for part in _batches(tiles, batch_size) for one in self._detect(part)]
-        return join_tiles(found, corners, limit=self.model.config.num_queries * len(tiles))
+        return join_tiles(self._detect(tiles, batch_size), corners, limit=self.model.config.num_queries * len(tiles))
 
     def _chosen(self, found: dict[str, Tensor], threshold: float, wanted: Tensor | None) -> Detections:
         kept = found["scores"] >= threshold
@@ -159,10 +150,6 @@ class Detector:
         labels = found["labels"][kept]
         names = tuple(self.names[label] for label in labels.tolist())
         return Detections(found["boxes_xyxy"][kept], found["scores"][kept], labels, names)
-
-
-def _batches(items: Sequence[Tensor], size: int) -> Iterable[Sequence[Tensor]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _as_sequence(images: Any) -> Sequence[Any]:

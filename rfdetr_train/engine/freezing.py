@@ -1,15 +1,10 @@
 """Parts of the model that do not train, or not before some epoch."""
 
-import logging
-from collections.abc import Callable
-
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rfdetr_train.config import FreezeConfig, FreezePartConfig
 from rfdetr_train.roles import ParameterRole
-
-log = logging.getLogger(__name__)
 
 NamedParameters = list[tuple[str, nn.Parameter]]
 
@@ -55,24 +50,12 @@ class FrozenParts:
         """Whether a part will train at all."""
         return any(section.until_epoch is not None for section in self.sections.values())
 
-
-class Unfreezer:
-    """Hands each part to the optimizer when its epoch comes."""
-
-    def __init__(self, frozen: FrozenParts, join: Callable[[NamedParameters], None]) -> None:
-        """`join` adds named parameters to the optimizer and the scheduler."""
-        self.frozen = frozen
-        self.join = join
-
-    def enter_epoch(self, epoch: int) -> bool:
-        """Unfreeze the parts whose `until_epoch` has come, and say whether there are any; asking again does nothing."""
-        before = len(self.frozen.sections)
-        for part, section in list(self.frozen.sections.items()):
-            if section.until_epoch is not None and section.until_epoch <= epoch:
-                del self.frozen.sections[part]
-                named = self.frozen.parameters.pop(part)
-                for _, parameter in named:
-                    parameter.requires_grad_(True)
-                self.join(named)
-                log.info("epoch %d: the %s trains from now on (%d tensors)", epoch, part, len(named))
-        return len(self.frozen.sections) < before
+    def thaw(self, epoch: int) -> dict[str, NamedParameters]:
+        """Unfreeze the parts whose `until_epoch` has come: part -> its parameters. Asking again gives none."""
+        until = {part: section.until_epoch for part, section in self.sections.items()}
+        due = [part for part, first_epoch in until.items() if first_epoch is not None and first_epoch <= epoch]
+        for part in due:
+            del self.sections[part]
+            for _, parameter in self.parameters[part]:
+                parameter.requires_grad_(True)
+        return {part: self.parameters.pop(part) for part in due}

@@ -1,16 +1,15 @@
 """What a run says while it goes on: metrics files, progress, plots."""
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rfdetr_train.config import LoggerConfig
 from rfdetr_train.data.sample import Batch
-from rfdetr_train.engine.loop_state import LoopState
+from rfdetr_train.engine.course import LoopState, RunLength
 from rfdetr_train.engine.memory import memory_gib
-from rfdetr_train.engine.run_length import RunLength
 from rfdetr_train.engine.run_plots import RunPlots
 from rfdetr_train.engine.step import StepResult
 from rfdetr_train.engine.validator import Validation
@@ -21,47 +20,43 @@ from rfdetr_train.loggers.trackers import Trackers
 SHOWN_AFTER_EPOCH = ("weights", "AP", "AP50", "AP75")
 
 
+@dataclass
 class Recorder:
     """Turns steps and evaluations into rows of metrics.jsonl, bars or lines on the terminal, and pictures."""
 
-    def __init__(
-        self,
-        run_dir: Path,
-        progress: Progress,
-        plots: RunPlots,
-        length: RunLength,
-        log_every_steps: int,
-        config: LoggerConfig,
-        trackers: Trackers,
-        device: torch.device,
-    ) -> None:
-        self.run_dir = run_dir
-        self.files = MetricsFiles(run_dir)
-        self.progress = progress
-        self.plots = plots
-        self.length = length
-        self.log_every_steps = log_every_steps
-        self.config = config
-        self.trackers = trackers
-        self.device = device
+    run_dir: Path
+    length: RunLength
+    log_every_steps: int
+    group_norms: bool
+    """As logger.group_norms."""
+    device: torch.device
+    """Whose memory is told."""
+    progress: Progress
+    plots: RunPlots
+    trackers: Trackers
+
+    def __post_init__(self) -> None:
+        self.files = MetricsFiles(self.run_dir)
         for row in self.files.rows():  # a resumed run is whole in its trackers
-            trackers.log(row)
+            self.trackers.log(row)
         self._validations: dict[str, Validation] = {}  # by kind of weights, of the evaluation in progress
-        self._images = 0
-        self._since = time.perf_counter()
+        self._has_drawn_batch = False
+        self._images, self._since = 0, time.perf_counter()
 
     def start_epoch(self, state: LoopState, num_epochs: int) -> None:
         """The epoch in `state` begins, or goes on after `state.position` steps."""
         self._images, self._since = 0, time.perf_counter()
         self.progress.start_epoch(state.epoch, num_epochs, self.length.steps_per_epoch, state.position)
 
-    def first_batch(self, batch: Batch) -> None:
-        """The first batch of this process, before its step."""
-        self.plots.draw_batch(batch)
+    def batch_comes(self, batch: Batch) -> None:
+        """A step on `batch` follows; the first one that this process sees is drawn."""
+        if not self._has_drawn_batch:
+            self.plots.draw_batch(batch)
+            self._has_drawn_batch = True
 
     def measures_step(self, state: LoopState) -> bool:
         """Whether the step about to be taken is to measure the norms of each group."""
-        return self.config.group_norms and self._is_logged(state.step + 1, state.position + 1)
+        return self.group_norms and self._is_logged(state.step + 1, state.position + 1)
 
     def step_done(self, state: LoopState, result: StepResult, rates: dict[str, float], scale_px: int) -> None:
         """A step is over; `rates` are the learning rates that it used, by group."""

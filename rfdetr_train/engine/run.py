@@ -3,6 +3,7 @@
 import logging
 import time
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,9 +15,10 @@ from rfdetr_train.checkpoint.regroup import restore_optimization
 from rfdetr_train.config import TrainConfig
 from rfdetr_train.data.sample import Dataset
 from rfdetr_train.engine.averaging import NoAverage
-from rfdetr_train.engine.loop_state import LoopState
+from rfdetr_train.engine.course import LoopState, RunLength
 from rfdetr_train.engine.optimization import Optimization
 from rfdetr_train.engine.precision import Precision
+from rfdetr_train.engine.saved_run import SavedRun
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
 from rfdetr_train.loggers.console import print_table
@@ -27,20 +29,22 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Run:
-    """The parts of a run that have a state."""
+    """The parts of a run that have a state, and the folder that it leaves."""
 
     config: TrainConfig
+    folder: Path
     dataset: Dataset
     model: RFDETR
     optimization: Optimization
     average: NoAverage
     precision: Precision
+    length: RunLength
     images_per_epoch: int
     loop: LoopState = field(default_factory=LoopState)
     _started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.fingerprint = self.dataset.fingerprint()
+        self.versions = {**versions(), "data": self.dataset.fingerprint()}
 
     @property
     def seconds(self) -> float:
@@ -69,66 +73,52 @@ class Run:
             "counts": self._counts(),
             "config": asdict(self.config),
             "metrics": self.loop.last,
-            "versions": {**versions(), "data": self.fingerprint},
+            "versions": self.versions,
         }
 
-    def restore(self, saved: dict[str, Any], source: str) -> None:
-        """Go on where `saved`, as `read_run` gives it, was written; what does not fit is said and starts afresh."""
-        self._check_adapters(saved, source)
-        self._say_what_changed(saved.get("versions") or {}, source)
+    def restore(self, saved: SavedRun) -> None:
+        """Go on where `saved` was written; what does not fit is said and starts afresh."""
+        self._check_adapters(saved)
+        if changes := saved.changes(self.versions):
+            log.warning("%s: THE RUN GOES ON, BUT NOT TO THE SAME BITS: it had %s", saved.path, ", ".join(changes))
         self.loop.update(saved["loop"])
         self._reconsider_early_stop()
-        self._reconsider_best(saved, source)
+        self._reconsider_best(saved)
         # Parts that had joined the optimizer by then join it now, one epoch after the other as they did, so that the
         # saved groups and their state find their places.
         epochs_begun = self.loop.epoch + (1 if self.loop.position else 0)
         for epoch in range(epochs_begun):
-            self.optimization.unfreezer.enter_epoch(epoch)
+            self.optimization.enter_epoch(epoch)
         self._settle_position(saved["counts"])
-        report = self._load_weights(saved, source)
+        report = self._load_weights(saved)
         restore_optimization(
             self.optimization.optimizer,
             self.optimization.scheduler,
             saved["optimizer"],
             saved["scheduler"],
-            sources=saved.get("sources"),
+            sources=saved.content.get("sources"),
             fresh={*report.fresh, *report.adapted},
         )
         if saved["scaler"]:  # empty unless the run was in fp16
             self.precision.scaler.load_state_dict(saved["scaler"])
         if saved["random"]:
             restore_random_state(saved["random"])
-        if "recipe" in saved:
-            self._say_what_differs(saved["recipe"], source)
-            before = max(float(group["lr"]) for group in saved["optimizer"]["param_groups"])
-            now = max(self.optimization.scheduler.last_lr.values())
-            if abs(now - before) > 0.01 * before:
-                log.warning("%s: its highest rate was %.3g, this schedule goes on at %.3g", source, before, now)
-        log.info("%s: going on after step %d", source, self.loop.step)
+        if saved.is_of_reference:
+            self._say_what_differs(saved)
+        log.info("%s: going on after step %d", saved.path, self.loop.step)
 
-    def _say_what_changed(self, before: dict[str, str], source: str) -> None:
-        """The same bits need the same ones of all these."""
-        now = {**versions(), "data": self.fingerprint}
-        changed = [f"{key} {before[key]} (here {now[key]})" for key in now if before.get(key, now[key]) != now[key]]
-        if changed:
-            log.warning("%s: THE RUN GOES ON, BUT NOT TO THE SAME BITS: it had %s", source, ", ".join(changed))
-
-    def _check_adapters(self, saved: dict[str, Any], source: str) -> None:
+    def _check_adapters(self, saved: SavedRun) -> None:
         """Adapters of a run are part of what it has learnt: other ones, or none, would not go on but begin."""
-        before, now = (saved.get("model_config") or {}).get("lora_rank", 0), self.config.model.lora_rank
+        before, now = (saved["model_config"] or {}).get("lora_rank", 0), self.config.model.lora_rank
         if before and before != now:
             raise UserError(
-                f"resume: {source} has adapters, model.lora_rank={before}, here it is {now}; resume with "
-                f"model.lora_rank={before}, or begin a new run from its merged weights: weights={source}"
+                f"resume: {saved.path} has adapters, model.lora_rank={before}, here it is {now}; resume with "
+                f"model.lora_rank={before}, or begin a new run from its merged weights: weights={saved.path}"
             )
 
-    def _load_weights(self, saved: dict[str, Any], source: str) -> FitReport:
-        names, wanted = saved["class_names"], self.dataset.label_map.names
-        if names is None and len(saved["model"]["class_embed.bias"]) == len(wanted) + 1:
-            log.warning("%s: does not say its classes; they are as many as here, so they are taken to be the same: %s",
-                        source, ", ".join(wanted[:20]))  # fmt: skip
-            names = (*wanted, None)
-        rows, partial = match_classes(names, wanted, source), self.config.weights_allow_partial
+    def _load_weights(self, saved: SavedRun) -> FitReport:
+        source, wanted = str(saved.path), self.dataset.label_map.names
+        rows, partial = match_classes(saved.logit_names(wanted), wanted, source), self.config.weights_allow_partial
 
         def load(model: nn.Module, state: dict[str, Tensor]) -> FitReport:
             return load_fitting(model, state, source, class_rows=rows, allow_partial=partial)
@@ -138,18 +128,23 @@ class Run:
         self.average.load_state_dict(saved["ema"], load)
         return report
 
-    def _say_what_differs(self, recipe: dict[str, Any], source: str) -> None:
+    def _say_what_differs(self, saved: SavedRun) -> None:
         """A run of the reference goes on under this config, and without what only our checkpoints hold."""
+        source, recipe, loop, counts = saved.path, saved["recipe"], self.loop, self._counts()
         log.warning("%s: the random state, the best AP and the place inside an epoch start afresh", source)
         config = asdict(self.config)
         here = {key: config[section].get(name) for key in recipe for section, name in [key.split(".")]}
         other = [f"{key}={value} (here {here[key]})" for key, value in recipe.items() if (here[key] or 0) != value]
         if other:
             log.warning("%s: was trained with %s; this config holds", source, ", ".join(other))
-        steps_per_epoch = -(-self._counts()["train"] // self._counts()["images_per_step"])
-        if self.loop.step != self.loop.epoch * steps_per_epoch:
+        steps_per_epoch = -(-counts["train"] // counts["images_per_step"])
+        if loop.step != loop.epoch * steps_per_epoch:
             log.warning("%s: has made %d steps in %d epochs, an epoch has %d here; the schedule goes on from the step",
-                        source, self.loop.step, self.loop.epoch, steps_per_epoch)  # fmt: skip
+                        source, loop.step, loop.epoch, steps_per_epoch)  # fmt: skip
+        before = max(float(group["lr"]) for group in saved["optimizer"]["param_groups"])
+        now = max(self.optimization.scheduler.last_lr.values())
+        if abs(now - before) > 0.01 * before:
+            log.warning("%s: its highest rate was %.3g, this schedule goes on at %.3g", source, before, now)
 
     def _reconsider_early_stop(self) -> None:
         """A run that had stopped early goes on if this config is more patient."""
@@ -178,13 +173,13 @@ class Run:
             seen, before["train"], before["images_per_step"], self.loop.position, now["images_per_step"],
         )  # fmt: skip
 
-    def _reconsider_best(self, saved: dict[str, Any], source: str) -> None:
+    def _reconsider_best(self, saved: SavedRun) -> None:
         """An AP on another data set is nothing to be measured against."""
         if not self.loop.best:
             return
         same_classes = LabelMap.from_plain(saved["label_map"]) == self.dataset.label_map
         if not (same_classes and saved["counts"]["valid"] == len(self.dataset.splits["valid"])):
-            log.warning("%s: was scored on another data set, so its best AP does not count here", source)
+            log.warning("%s: was scored on another data set, so its best AP does not count here", saved.path)
             self.loop.best = self.loop.last = None
             self.loop.evaluations_without_gain = 0
 

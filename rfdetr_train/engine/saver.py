@@ -17,11 +17,13 @@ log = logging.getLogger(__name__)
 
 
 class Saver:
-    """Writes `last.pt`, and `best.pt` and `step-NNNNNN.pt` as links to it."""
+    """Writes `last.pt`, the newest; `best.pt`, after the best evaluation, and `step-NNNNNN.pt` are links to it."""
 
     def __init__(self, folder: Path, config: CheckpointConfig, content: Callable[[], dict[str, Any]]) -> None:
         """`content()` gives what a checkpoint holds at this moment."""
         self.folder = folder
+        self.last = folder / "last.pt"
+        self.best = folder / "best.pt"
         self.config = config
         self.content = content
         self._saved_at = time.monotonic()
@@ -36,16 +38,6 @@ class Saver:
             raise UserError(f"{self.folder}: {sizes}; free space, or give a run_dir on another disk")
         if files_at_once * checkpoint_bytes > free:
             log.warning("%s: %s, and the run may keep %d at once (checkpoint.keep)", self.folder, sizes, files_at_once)
-
-    @property
-    def last(self) -> Path:
-        """The newest checkpoint."""
-        return self.folder / "last.pt"
-
-    @property
-    def best(self) -> Path:
-        """The one after the best evaluation."""
-        return self.folder / "best.pt"
 
     def due_after_step(self, step: int) -> bool:
         """Whether `checkpoint.every_steps` or `every_minutes` asks for a save now."""

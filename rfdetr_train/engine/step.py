@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from rfdetr_train import distributed
 from rfdetr_train.data.sample import Batch
 from rfdetr_train.data.transforms import model_inputs
+from rfdetr_train.engine.memory import Pieces
 from rfdetr_train.engine.precision import Precision
 from rfdetr_train.errors import UserError
+from rfdetr_train.models.rfdetr import RFDETR
 from rfdetr_train.optim.hooks import StepNorms
 
 log = logging.getLogger(__name__)
@@ -39,12 +41,18 @@ class StepResult:
     grad_norm: float
     """Norm of all gradients before clipping."""
     num_images: int
-    skipped: bool
-    """The loss or the norm is not finite, so the step has changed nothing."""
     group_norms: dict[str, dict[str, float]] | None = None
     """`grad_norm` (after clipping) and `update_norm` by parameter group, where they were asked for."""
-    votes: list[float] = field(default_factory=list)
-    """The votes of all processes, summed."""
+
+    @property
+    def skipped(self) -> bool:
+        """The loss or the norm is not finite, so the step has changed nothing."""
+        return not (math.isfinite(self.losses["loss"]) and math.isfinite(self.grad_norm))
+
+
+def count_targets(window: Sequence[Batch]) -> int:
+    """The objects on the pictures of a window, or of this process's share of it."""
+    return sum(len(target["labels"]) for batch in window for target in batch.targets)
 
 
 class TrainStep:
@@ -55,26 +63,22 @@ class TrainStep:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: RFDETR,
         criterion: Callable[[dict, list[dict], float], dict[str, Tensor]],
         optimizer: torch.optim.Optimizer,
         precision: Precision,
-        clip_norm: float,
-        num_groups: int,
-        input_channels: int = 3,
+        clip_norm: float = 0.0,
         on_oom: str = "error",
     ) -> None:
-        """`num_groups` of queries, by which the loss is normalised; `on_oom` as trainer.on_oom."""
+        """`clip_norm` 0 does not clip; `on_oom` as trainer.on_oom."""
         self.model = model
         self.parameters_changed()
         self.criterion = criterion
         self.optimizer = optimizer
         self.precision = precision
         self.clip_norm = clip_norm
-        self.num_groups = num_groups
-        self.input_channels = input_channels
-        self.on_oom = on_oom
-        self.parts = 1  # that each micro-batch is cut into
+        self.pieces = Pieces(on_oom, precision.device)
+        self.norms = StepNorms(optimizer)
         self._statistics = [b for m in model.modules() if isinstance(m, _BatchNorm) for b in m.buffers()]
         # L-BFGS and its kind evaluate the loss several times a step; the others take the gradients as they are
         closure = inspect.signature(type(optimizer).step).parameters.get("closure")
@@ -85,30 +89,30 @@ class TrainStep:
             )
         if self.wants_closure and clip_norm > 0:
             log.info("gradients are not clipped (trainer.clip_norm=%g): the optimizer searches its own step", clip_norm)
-        self.norms = StepNorms(optimizer)
 
     def parameters_changed(self) -> None:
         """To be called when parameters have been frozen or are no longer so."""
-        self._network = distributed.parallel(self.model, getattr(self.model, "all_used", True))
+        self._network = distributed.parallel(self.model, self.model.all_used)
 
     def __call__(
-        self, window: Sequence[Batch], measure_groups: bool = False, votes: Sequence[float] = ()
+        self, window: Sequence[Batch], num_targets: float | None = None, measure_groups: bool = False
     ) -> StepResult:
         """One step on the micro-batches of `window`; their loss is normalised over all of them together.
 
-        `votes` are summed over all processes in the exchange that every step needs anyway.
+        `num_targets` are those of all processes' windows, by default counted now; `measure_groups` gives the norms of
+        each parameter group.
         """
         if measure_groups:
             self.norms.arm()
-        own_targets = sum(len(target["labels"]) for batch in window for target in batch.targets)
-        num_targets, *votes = distributed.sums([own_targets, *votes])
-        num_boxes = float(max(1, num_targets * self.num_groups))
-        result = (self._step_with_closure if self.wants_closure else self._step)(window, num_boxes)
-        result.group_norms, result.votes = self.norms.read(), list(votes)
+        if num_targets is None:
+            (num_targets,) = distributed.sums([count_targets(window)])
+        num_boxes = float(max(1, num_targets * self.model.config.group_detr))
+        result = (self._search if self.wants_closure else self._step)(window, num_boxes)
+        result.group_norms = self.norms.read()
         return result
 
     def _step(self, window: Sequence[Batch], num_boxes: float) -> StepResult:
-        result = self._backward(window, num_boxes, self.clip_norm)
+        result = self._gradients(window, num_boxes, self.clip_norm)
         if result.skipped:
             self.optimizer._opt_called = True  # type: ignore[attr-defined]  # or the scheduler would warn at step 1
         else:
@@ -116,11 +120,12 @@ class TrainStep:
         self.precision.scaler.update()
         return result
 
-    def _step_with_closure(self, window: Sequence[Batch], num_boxes: float) -> StepResult:
+    def _search(self, window: Sequence[Batch], num_boxes: float) -> StepResult:
+        """A step of an optimizer that evaluates the loss itself; a line search wants the slope unclipped."""
         results: list[StepResult] = []
 
         def closure() -> float:
-            results.append(self._backward(window, num_boxes, clip_norm=0.0))  # a line search wants the slope as it is
+            results.append(self._gradients(window, num_boxes, clip_norm=0.0))
             if results[0].skipped:  # later ones are trials, which a line search may reject
                 raise _Skipped
             return results[-1].losses["loss"]
@@ -129,64 +134,44 @@ class TrainStep:
             self.optimizer.step(closure)
         return results[0]  # the loss at the weights before the step, as for every other optimizer
 
-    def _backward(self, window: Sequence[Batch], num_boxes: float, clip_norm: float) -> StepResult:
+    def _gradients(self, window: Sequence[Batch], num_boxes: float, clip_norm: float) -> StepResult:
         """Gradients of the whole window in `.grad`, clipped to `clip_norm` unless it is 0."""
         statistics = [buffer.clone() for buffer in self._statistics]
-        while True:
-            try:
-                result = self._accumulate(window, num_boxes, clip_norm)
-                break
-            except torch.OutOfMemoryError as error:
-                reason = str(error).partition("\n")[0]
-            self._restore(statistics)  # here the tensors of the failed attempt are gone
-            self._shrink(window, reason)
+
+        def attempt(pieces: list[Batch]) -> StepResult:
+            losses = self._forward_and_backward(pieces, num_boxes)
+            return self._read(losses, self._clip(clip_norm), num_images=sum(len(piece.images) for piece in pieces))
+
+        def restore() -> None:
+            for buffer, before in zip(self._statistics, statistics, strict=True):
+                buffer.copy_(before)
+
+        def undo() -> None:
+            self.optimizer.zero_grad(set_to_none=True)
+            restore()
+
+        result = self.pieces.compute(window, attempt, undo)
         if result.skipped:
-            self._restore(statistics)
+            restore()
         return result
 
-    def _restore(self, statistics: list[Tensor]) -> None:
-        for buffer, before in zip(self._statistics, statistics, strict=True):
-            buffer.copy_(before)
-
-    def _accumulate(self, window: Sequence[Batch], num_boxes: float, clip_norm: float) -> StepResult:
+    def _forward_and_backward(self, pieces: list[Batch], num_boxes: float) -> dict[str, Tensor]:
+        """Add up the gradients of all pieces; their losses, summed."""
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         sums: dict[str, Tensor] = {}
-        parts = [part for batch in window for part in batch.cut(self.parts)]
-        for part in parts:
-            with distributed.exchanging(self._network, now=part is parts[-1]):
-                losses = self._micro_batch(part, num_boxes)
+        for piece in pieces:
+            with distributed.exchanging(self._network, now=piece is pieces[-1]):
+                losses = self._piece(piece, num_boxes)
             for name, value in losses.items():
                 sums[name] = sums[name] + value if name in sums else value
-        self.precision.scaler.unscale_(self.optimizer)
-        grad_norm = self._clip(clip_norm)
-        return self._read(sums, grad_norm, num_images=sum(len(batch.images) for batch in window))
+        return sums
 
-    def _shrink(self, window: Sequence[Batch], reason: str) -> None:
-        """Cut the micro-batches into twice as many parts; their loss is normalised over the window as before.
-
-        Not in one of several processes: the others are amid an exchange with it.
-        """
-        pictures = -(-max(len(batch.images) for batch in window) // self.parts)
-        height, width = window[0].images.shape[-2:]
-        place = f"memory ran out in a step of {pictures} pictures of {height}x{width}"
-        if self.on_oom == "error" or pictures == 1 or distributed.size() > 1:
-            remedy = "trainer.on_oom=shrink, " if distributed.size() == 1 else ""
-            remedy += "a lower trainer.batch_size with more trainer.accumulation_steps, or "
-            raise UserError(f"{place}; use {remedy * (pictures > 1)}trainer.precision=bf16, or a smaller model or "
-                            f"resolution ({reason})")  # fmt: skip
-        self.optimizer.zero_grad(set_to_none=True)
-        if self.precision.device.type == "cuda":
-            torch.cuda.empty_cache()
-        self.parts *= 2
-        log.warning("%s: from here on at most %d at once, and %d times the accumulation (trainer.on_oom=shrink)",
-                    place, -(-pictures // 2), self.parts)  # fmt: skip
-
-    def _micro_batch(self, batch: Batch, num_boxes: float) -> dict[str, Tensor]:
+    def _piece(self, batch: Batch, num_boxes: float) -> dict[str, Tensor]:
         counts = len(batch.images) > 0
         batch = (batch if counts else _blank(batch)).to(self.precision.device)
         with self.precision.autocast():
-            outputs = self._network(*model_inputs(batch, self.input_channels))
+            outputs = self._network(*model_inputs(batch, self.model.config.input_channels))
         losses = self.criterion(outputs, batch.targets, num_boxes)
         # the exchange takes the mean of the processes' gradients, and what is wanted is their sum
         factor = distributed.size() if counts else 0
@@ -195,6 +180,8 @@ class TrainStep:
         return {name: value.detach() * counts for name, value in losses.items()}
 
     def _clip(self, clip_norm: float) -> Tensor:
+        """The norm of all gradients before they are clipped."""
+        self.precision.scaler.unscale_(self.optimizer)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         return nn.utils.clip_grad_norm_(parameters, clip_norm if clip_norm > 0 else math.inf)
 
@@ -203,9 +190,7 @@ class TrainStep:
         losses = torch.stack([value.float() for value in sums.values()])
         totals = distributed.add_up(torch.cat([losses, losses.new_tensor([num_images])]))
         *values, images, norm = torch.cat([totals, grad_norm.float().reshape(1)]).tolist()
-        named = dict(zip(sums, values, strict=True))
-        skipped = not (math.isfinite(named["loss"]) and math.isfinite(norm))
-        return StepResult(named, norm, int(images), skipped)
+        return StepResult(dict(zip(sums, values, strict=True)), norm, int(images))
 
 
 def _blank(batch: Batch) -> Batch:

@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from rfdetr_train import distributed
-from rfdetr_train.data.canvas import STRETCH, Placement
+from rfdetr_train.config import ModelConfig
+from rfdetr_train.data.canvas import Placement
 from rfdetr_train.data.loader import evaluation_batches
 from rfdetr_train.data.sample import Split
 from rfdetr_train.engine.inference import detect
@@ -40,13 +41,11 @@ class Validation:
 
     def to_plain(self) -> dict[str, Any]:
         """All numbers: the content of evaluation.json."""
-        diagnosis = asdict(self.diagnosis) if self.diagnosis else None
-        agnostic = self.evaluator.class_agnostic(self.predictions)
         return {
             **self.metrics.overall,
             "per_class": self.metrics.per_class,
-            "class_agnostic": agnostic,
-            "diagnosis": diagnosis,
+            "class_agnostic": self.evaluator.class_agnostic(self.predictions),
+            "diagnosis": asdict(self.diagnosis) if self.diagnosis else None,
         }
 
 
@@ -56,41 +55,31 @@ class Validator:
     def __init__(
         self,
         split: Split,
-        resolution_px: int,
+        config: ModelConfig,
+        placement: Placement,
         precision: Precision,
         progress: Progress,
         *,
         batch_size: int,
         num_workers: int,
         max_dets: int,
-        num_detections: int,
         backend: str = "auto",
-        input_channels: int = 3,
-        placement: Placement = STRETCH,
     ) -> None:
-        """`num_detections` are kept per image; of them `max_dets` per class count. `backend` computes the metrics."""
-        self.label_map = split.label_map
+        """`config` tells the sizes of what is scored. Of its detections in an image `max_dets` per class count;
+        `backend` computes the metrics."""
+        self.split, self.config, self.precision, self.progress = split, config, precision, progress
         self.evaluator = CocoEvaluator(split.to_coco(), max_dets, backend)
         self.batches = partial(
             evaluation_batches,
             split,
-            resolution_px,
+            config.resolution,
             batch_size=batch_size,
             num_workers=num_workers,
             placement=placement,
             first=distributed.rank(),
             every=distributed.size(),
         )
-        self.image_ids = split.image_ids.tolist()
         self.num_batches = -(-len(split) // (batch_size * distributed.size()))
-        self._detect = partial(
-            detect,
-            precision=precision,
-            num_detections=num_detections,
-            num_labels=len(self.label_map.names),
-            input_channels=input_channels,
-        )
-        self.precision, self.progress = precision, progress
 
     def __call__(self, model: nn.Module, on_batch: Callable[[], None] = lambda: None) -> Validation:
         """Score `model` (left in the mode that it had); `on_batch` is called between batches and may raise.
@@ -102,12 +91,13 @@ class Validator:
         was_training = model.training
         model.eval()
         found: dict[int, dict[str, Tensor]] = {}
+        num_labels = len(self.split.label_map.names)
         self.progress.start_evaluation(self.num_batches)
         try:
             with closing(self.batches()) as batches, self.precision.kept_casts():
                 for batch in batches:
                     image_ids = (target["image_id"] for target in batch.targets)
-                    found |= zip(image_ids, self._detect(model, batch), strict=True)
+                    found |= zip(image_ids, detect(model, self.config, batch, self.precision, num_labels), strict=True)
                     self.progress.advance_evaluation()
                     on_batch()
             distributed.meet()
@@ -115,7 +105,7 @@ class Validator:
             model.train(was_training)
             self.progress.end_evaluation()
         found = self._of_all(found)
-        predictions = Predictions.from_detections(found, self.label_map)
+        predictions = Predictions.from_detections(found, self.split.label_map)
         metrics = CocoMetrics(**distributed.from_main(lambda: vars(self.evaluator.evaluate(predictions))))
         return Validation(metrics, found, predictions, self.evaluator)
 
@@ -125,4 +115,4 @@ class Validator:
         if not distributed.is_main():
             return {}
         together = {image_id: one for part in parts for image_id, one in part.items()}
-        return {image_id: together[image_id] for image_id in self.image_ids}
+        return {image_id: together[image_id] for image_id in self.split.image_ids.tolist()}

@@ -5,7 +5,7 @@ from typing import Any
 
 from rfdetr_train.checkpoint.environment import versions
 from rfdetr_train.data.transforms import IMAGENET_MEAN, IMAGENET_STD
-from rfdetr_train.engine.trained_model import TrainedModel
+from rfdetr_train.engine.saved_run import TrainedModel
 
 BOXES, LOGITS = "boxes_xyxy", "logits"
 """The outputs of an exported program, in this order."""
@@ -45,6 +45,6 @@ def model_card(trained: TrainedModel, *, program: bool) -> dict[str, Any]:
         "outputs": PROGRAM_OUTPUTS if program else WEIGHTS_OUTPUTS,
         "postprocessing": POSTPROCESSING,
         "metrics": next((scored for scored in scores if scored["weights"] == trained.weights), None),
-        "source": {"checkpoint": trained.path.name, "weights": trained.weights, "step": loop["step"]},
+        "source": {"checkpoint": trained.saved.path.name, "weights": trained.weights, "step": loop["step"]},
         "versions": versions(),
     }

@@ -17,7 +17,7 @@ from torch.export import Dim, ExportedProgram
 
 from rfdetr_train.boxes import cxcywh_to_xyxy
 from rfdetr_train.data.transforms import IMAGENET_MEAN, IMAGENET_STD
-from rfdetr_train.engine.trained_model import TrainedModel
+from rfdetr_train.engine.saved_run import TrainedModel
 from rfdetr_train.errors import UserError
 from rfdetr_train.export.card import BOXES, LOGITS
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from rfdetr_train.checkpoint.reference_run import SIZES
 from rfdetr_train.checkpoint.reference_weights import from_reference, to_reference
 from rfdetr_train.config import ModelConfig
-from rfdetr_train.engine.trained_model import TrainedModel
+from rfdetr_train.engine.saved_run import TrainedModel
 from rfdetr_train.errors import require
 
 REFERENCE_ENCODERS = {

@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from rfdetr_train.config import OptunaSweeperConfig
 from rfdetr_train.errors import Interrupted, UserError
 from rfdetr_train.loggers.files import write_json
+from rfdetr_train.override import quoted
 
 SWEEP_NAME = "sweep.json"
 JOB_NAME, LOCK_NAME = "job.json", ".job.lock"
@@ -119,14 +120,13 @@ def continued(sweep_dir: Path, extra: Sequence[str]) -> tuple[str, list[str], Pa
         raise UserError(
             f"{sweep_dir / SWEEP_NAME}: working_folder {sweep['working_folder']} is gone; give another there"
         )
-    escaped = str(sweep_dir.resolve()).replace("\\", "\\\\").replace("'", "\\'")
     replaced = tuple(f"hydra.{argument[6:].partition('=')[0]}." for argument in extra if argument.startswith("hydra/"))
     if any(argument.startswith("launcher=") for argument in extra):
         replaced += ("hydra/launcher=", "hydra.launcher.")
     elif any(argument.startswith("hydra/launcher=") for argument in extra):
         replaced += ("launcher=",)
     kept = [argument for argument in sweep["arguments"] if not argument.startswith(replaced)]  # not another launcher's
-    arguments = [*kept, *extra, f"hydra.sweep.dir='{escaped}'"]
+    arguments = [*kept, *extra, f"hydra.sweep.dir={quoted(sweep_dir.resolve())}"]
     last = {argument.partition("=")[0]: argument for argument in arguments}
     return sweep["command"], list(last.values()), Path(sweep["working_folder"])
 
@@ -168,7 +168,7 @@ def refresh(sweep_dir: Path, show: bool = False) -> None:
 def run_job(hydra_config: Any, folder: Path, command: Callable[..., float | None]) -> float | None:
     """Run `command` as the job that Hydra is at, unless it is done; its AP.
 
-    `command(change=...)` lets its config go on from the job's last checkpoint; a study's trials get `is_hopeless` too.
+    `command(resume=...)` lets it go on from the job's last checkpoint; a study's trials get `is_hopeless` too.
     """
     from rfdetr_train.sweeps.study import is_hopeless, report
 
@@ -182,9 +182,7 @@ def run_job(hydra_config: Any, folder: Path, command: Callable[..., float | None
         )
     if earlier and earlier.status in DONE:
         return earlier.AP
-    more: dict[str, Any] = {}
-    if last.is_file():
-        more["change"] = partial(dataclasses.replace, resume=str(last))
+    more: dict[str, Any] = {"resume": last} if last.is_file() else {}
     study: tuple[Any, ...] = ()
     keys: Any = OmegaConf.to_container(hydra_config.sweeper, resolve=True)  # a section alone would bring all along
     if hydra_config.runtime.choices["hydra/sweeper"] == "optuna" and hydra_config.job.name == "train":

@@ -24,7 +24,7 @@ from rfdetr_train.checkpoint.reference_weights import from_reference
 from rfdetr_train.checkpoint.regroup import restore_optimization
 from rfdetr_train.checkpoint.starting_weights import read_weights
 from rfdetr_train.config import AdamWConfig, CosineScheduleConfig, ModelConfig
-from rfdetr_train.engine.loop_state import LoopState
+from rfdetr_train.engine.course import LoopState
 from rfdetr_train.errors import UserError
 from rfdetr_train.models.rfdetr import RFDETR, build_model
 from rfdetr_train.optim.optimizers import build_optimizer

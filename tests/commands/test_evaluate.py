@@ -12,6 +12,7 @@ from rfdetr_train.cli import compose_config
 from rfdetr_train.commands.evaluate import choose_data, evaluate, load_split
 from rfdetr_train.commands.train import train
 from rfdetr_train.config import DataConfig, EvaluateConfig, EvaluateDataConfig
+from rfdetr_train.engine.saved_run import SavedRun
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
 
@@ -58,9 +59,10 @@ def test_a_run_with_its_own_cut_and_classes(yolo_root: Path, tmp_path: Path) -> 
     assert {result["category_id"] for result in results} == {0}
 
 
-def saved(root: Path, **keys: object) -> dict:
+def saved(root: Path, **keys: object) -> SavedRun:
     config = DataConfig(name="auto", root=str(root), **keys)  # type: ignore[arg-type]
-    return {"config": {"data": {**dataclasses.asdict(config), "cache_of_another_version": 3}}, "data_root": str(root)}
+    data = {**dataclasses.asdict(config), "cache_of_another_version": 3}
+    return SavedRun(Path("x"), {"config": {"data": data}, "data_root": str(root)})
 
 
 def evaluation(**keys: object) -> EvaluateConfig:
@@ -84,14 +86,14 @@ def test_another_data_set_has_its_own_format_and_splits(tmp_path: Path) -> None:
 
 
 def test_a_run_of_before_the_formats(tmp_path: Path) -> None:
-    run = {"config": {"data": {"name": "coco", "root": str(tmp_path)}}, "data_root": str(tmp_path)}
-    assert choose_data(evaluation(), run).format == "coco"
+    content = {"config": {"data": {"name": "coco", "root": str(tmp_path)}}, "data_root": str(tmp_path)}
+    assert choose_data(evaluation(), SavedRun(Path("x"), content)).format == "coco"
 
 
 def test_a_file_of_the_reference_package_does_not_know_its_data_set(tmp_path: Path) -> None:
-    assert choose_data(evaluation(root=str(tmp_path)), {"config": None}).format == "auto"
+    assert choose_data(evaluation(root=str(tmp_path)), SavedRun(Path("x"), {"config": None})).format == "auto"
     with pytest.raises(UserError, match=r"checkpoint=x: does not name its data set; give data.root=PATH"):
-        choose_data(evaluation(), {"config": None})
+        choose_data(evaluation(), SavedRun(Path("x"), {"config": None}))
 
 
 def test_another_format_of_the_same_classes(yolo_root: Path, tmp_path: Path) -> None:

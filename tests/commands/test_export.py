@@ -13,7 +13,7 @@ from rfdetr_train.checkpoint import files
 from rfdetr_train.cli import compose_config
 from rfdetr_train.commands import export as export_command
 from rfdetr_train.data.transforms import normalise
-from rfdetr_train.engine.trained_model import load_trained_model
+from rfdetr_train.engine.saved_run import load_trained_model
 from rfdetr_train.errors import UserError
 from rfdetr_train.postprocess import detections
 

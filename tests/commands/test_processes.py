@@ -57,7 +57,7 @@ def run_many(shapes_root: Path, tmp_path: Path) -> Run:
             "handlers": {"file": handler},
             "root": {"level": "INFO", "handlers": ["file"]},
         }
-        processes.run(command, config, run_dir, logs)
+        processes.run(processes.JobContext(command, config, run_dir, logs))
         return run_dir
 
     return start
@@ -179,8 +179,9 @@ def test_what_torchrun_cannot_start_is_refused(
     names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     for name, value in zip(names, (0, 2, 0, 0, 2, "localhost", 1), strict=True):
         monkeypatch.setenv(name, str(value))
+    job = processes.JobContext(command, compose_config(command, [*SMALL, *overrides]), tmp_path, {"version": 1})
     with pytest.raises(UserError, match=re.escape(message)):
-        processes.run(command, compose_config(command, [*SMALL, *overrides]), tmp_path, {"version": 1})
+        processes.run(job)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many"])

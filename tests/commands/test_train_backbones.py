@@ -10,7 +10,7 @@ import torch
 from comparison import equal_to_the_bit, states
 
 from rfdetr_train.checkpoint import files
-from rfdetr_train.engine.trained_model import load_trained_model
+from rfdetr_train.engine.saved_run import load_trained_model
 from rfdetr_train.errors import UserError
 
 Run = Callable[..., Path]

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from rfdetr_train.config import TRANSFORMER_KEYS, FreezeConfig, FreezePartConfig, ModelConfig
-from rfdetr_train.engine.freezing import FrozenParts, Unfreezer
+from rfdetr_train.engine.freezing import FrozenParts
 from rfdetr_train.models.rfdetr import RFDETR, build_model
 
 
@@ -18,13 +18,12 @@ def statistics(model: RFDETR) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in model.named_buffers() if "running" in name}
 
 
-def freeze(model: RFDETR, **encoder: object) -> Unfreezer:
-    config = FreezeConfig(encoder=FreezePartConfig(**encoder))
-    return Unfreezer(FrozenParts(model, model.parameter_roles(), config), lambda named: None)
+def freeze(model: RFDETR, **encoder: object) -> FrozenParts:
+    return FrozenParts(model, model.parameter_roles(), FreezeConfig(encoder=FreezePartConfig(**encoder)))
 
 
 def test_a_frozen_batch_norm_keeps_its_statistics_until_it_trains(resnet: RFDETR) -> None:
-    unfreezer = freeze(resnet, until_epoch=1)
+    frozen_parts = freeze(resnet, until_epoch=1)
     before, images = statistics(resnet), torch.randn(2, 3, 64, 64)
     frozen = resnet.train().backbone(images)
     assert before
@@ -32,7 +31,9 @@ def test_a_frozen_batch_norm_keeps_its_statistics_until_it_trains(resnet: RFDETR
     expected = resnet.eval().backbone(images)
     assert all(torch.equal(one, other) for one, other in zip(frozen, expected, strict=True))
 
-    unfreezer.enter_epoch(1)
+    assert not frozen_parts.thaw(0)
+    assert list(frozen_parts.thaw(1)) == ["encoder"]
+    assert not frozen_parts.thaw(1)
     resnet.train().backbone(images)
     assert not any(torch.equal(value, before[name]) for name, value in statistics(resnet).items())
 
@@ -48,5 +49,5 @@ def test_what_adapters_have_frozen_stays_so(small_config: Callable[..., ModelCon
     pytest.importorskip("peft")
     model = build_model(small_config(lora_rank=2), num_classes=2)
     adapters = {name for name, p in model.backbone.named_parameters() if p.requires_grad}
-    freeze(model, until_epoch=1).enter_epoch(1)
+    freeze(model, until_epoch=1).thaw(1)
     assert {name for name, p in model.backbone.named_parameters() if p.requires_grad} == adapters

@@ -47,7 +47,7 @@ def split_batch(batch: Batch, size: int) -> list[Batch]:
 
 def train_step(model: RFDETR, lr: float = 0.0, clip_norm: float = 0.0, precision: str = "fp32") -> TrainStep:
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    return TrainStep(model, Criterion(10, match), optimizer, Precision(precision, CPU), clip_norm, num_groups=2)
+    return TrainStep(model, Criterion(10, match), optimizer, Precision(precision, CPU), clip_norm)
 
 
 def gradients_of(model: RFDETR, windows: list[Batch]) -> tuple[torch.Tensor, dict[str, float]]:
@@ -159,7 +159,7 @@ def test_shrinking_keeps_the_gradients_of_the_step(small_model: SmallModel) -> N
     whole, losses = gradients_of(small_model(), [batch_of(4)])
     model = small_model()
     step = train_step(model)
-    step.on_oom, step.criterion = "shrink", LittleMemory(1)
+    step.pieces.on_oom, step.criterion = "shrink", LittleMemory(1)
     result = step([batch_of(4)])
     assert step.criterion.seen == [1, 1, 1, 1]
     parts = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
@@ -178,7 +178,7 @@ def test_memory_that_does_not_do_is_refused_with_what_to_set(
     small_model: SmallModel, on_oom: str, room: int, words: str
 ) -> None:
     step = train_step(small_model())
-    step.on_oom, step.criterion = on_oom, LittleMemory(room)
+    step.pieces.on_oom, step.criterion = on_oom, LittleMemory(room)
     with pytest.raises(UserError, match=f"memory ran out in a step of {words}"):
         step([batch_of(4)])
 

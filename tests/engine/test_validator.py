@@ -56,20 +56,19 @@ class Oracle(torch.nn.Module):
 
 @pytest.mark.parametrize("aspect", [1.0, 1.5])
 @pytest.mark.parametrize("letterbox", [False, True])
-def test_the_truth_as_predictions_scores_one(split, letterbox, aspect):
+def test_the_truth_as_predictions_scores_one(split, small_config, letterbox, aspect):
     place = Placement(letterbox, 32, aspect)
     oracle = Oracle(list(evaluation_batches(split, 128, batch_size=2, num_workers=0, placement=place)))
     with make_progress("plain") as progress:
         validation = Validator(
             split,
-            128,
+            small_config(resolution=128, num_queries=2),
+            place,
             Precision("fp32", torch.device("cpu")),
             progress,
             batch_size=2,
             num_workers=0,
             max_dets=100,
-            num_detections=2,
-            placement=place,
         )(oracle)
     assert validation.metrics.overall["AP"] == pytest.approx(1.0)
     for index, image_id in enumerate(split.image_ids.tolist()):

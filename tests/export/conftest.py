@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rfdetr_train.config import ModelConfig
-from rfdetr_train.engine.trained_model import TrainedModel
+from rfdetr_train.engine.saved_run import SavedRun, TrainedModel
 from rfdetr_train.labels import LabelMap
 from rfdetr_train.models.rfdetr import build_model
 
@@ -21,13 +21,8 @@ def as_trained(config: ModelConfig) -> TrainedModel:
         for parameter in model.parameters():  # what starts at zero must count
             parameter += 0.02 * torch.randn_like(parameter)
     scored = {"best": {"step": 3, "weights": "raw", "AP": 0.5}, "last": {"step": 4, "weights": "ema", "AP": 0.4}}
-    return TrainedModel(
-        model.eval(),
-        LABELS,
-        Path("runs/a/checkpoints/best.pt"),
-        "raw",
-        {"loop": {**scored, "step": 3}, "config": {"data": {}}},
-    )
+    content = {"loop": {**scored, "step": 3}, "config": {"data": {}}}
+    return TrainedModel(model.eval(), LABELS, "raw", SavedRun(Path("runs/a/checkpoints/best.pt"), content))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 import dataclasses
 import json
 
-from rfdetr_train.engine.trained_model import TrainedModel
+from rfdetr_train.engine.saved_run import TrainedModel
 from rfdetr_train.export.card import model_card
 
 
@@ -16,7 +16,8 @@ def test_a_card_says_classes_sizes_and_the_score_of_these_weights(trained: Train
 
 
 def test_weights_that_were_not_scored_have_no_score(trained: TrainedModel) -> None:
-    later = dataclasses.replace(trained, saved={**trained.saved, "loop": {**trained.saved["loop"], "step": 5}})
+    content = {**trained.saved.content, "loop": {**trained.saved["loop"], "step": 5}}
+    later = dataclasses.replace(trained, saved=dataclasses.replace(trained.saved, content=content))
     assert model_card(later, program=False)["metrics"] is None
     other = dataclasses.replace(trained, weights="ema")
     assert model_card(other, program=False)["metrics"] is None

@@ -4,7 +4,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from rfdetr_train.engine.trained_model import TrainedModel
+from rfdetr_train.engine.saved_run import TrainedModel
 from rfdetr_train.errors import UserError
 from rfdetr_train.export import program
 from rfdetr_train.export.program import DeployedDetector, check_agreement, clear_pictures

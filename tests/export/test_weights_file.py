@@ -18,7 +18,7 @@ from rfdetr_train.checkpoint.reference_run import (
 from rfdetr_train.checkpoint.starting_weights import read_weights
 from rfdetr_train.cli import compose_config
 from rfdetr_train.config import ModelConfig
-from rfdetr_train.engine.trained_model import TrainedModel, load_trained_model
+from rfdetr_train.engine.saved_run import TrainedModel, load_trained_model
 from rfdetr_train.errors import UserError
 from rfdetr_train.export.weights_file import reference_config, reference_file, safetensors_file
 from rfdetr_train.labels import LabelMap

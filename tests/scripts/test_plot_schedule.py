@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from rfdetr_train.cli import compose_config
-from rfdetr_train.engine.run_length import RunLength
+from rfdetr_train.engine.course import RunLength
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -17,7 +17,7 @@ def script(monkeypatch):
 
 def trace(script, *overrides, steps_per_epoch=10):
     config = compose_config("train", list(overrides))
-    return script.trace(config, RunLength.of(steps_per_epoch, config.trainer.epochs, config.trainer.max_steps))
+    return script.trace(config, RunLength(steps_per_epoch, config.trainer.epochs, config.trainer.max_steps))
 
 
 def test_traces_the_rates_that_training_uses(script):

@@ -25,7 +25,7 @@ def found_ap(learning_rate: float) -> float:
 class StubTask(cli._Task):
     """AP is a function of the learning rate; every run of a job leaves a line in `ran.txt`."""
 
-    def _run(self, composed: Any, run_dir: Path, change: Any = None, is_hopeless: Any = None, **_: Any) -> Any:
+    def _run(self, composed: Any, run_dir: Path, resume: Any = None, is_hopeless: Any = None, **_: Any) -> Any:
         first_time = not (run_dir / "ran.txt").exists()
         with (run_dir / "ran.txt").open("a") as file:
             file.write(f"{composed.optimizer.lr!r} {os.getpid()}\n")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rfdetr_train.engine.tiles import join_tiles, tile_corners
+from rfdetr_train.engine.inference import join_tiles, tile_corners
 
 
 @pytest.mark.parametrize(("height", "width", "tile_px", "overlap"), [

@@ -8,7 +8,7 @@ import torch
 from rfdetr_train.config import AugmentationConfig, ShapesDataConfig
 from rfdetr_train.data.dataset import read_dataset
 from rfdetr_train.data.loader import TrainLoader
-from rfdetr_train.engine.augmented_pictures import augmented_pictures
+from rfdetr_train.engine.run_plots import augmented_pictures
 from rfdetr_train.loggers.sheet import draw_sheet
 
 FLIP = AugmentationConfig(name="flip", horizontal_flip=0.5)
