@@ -3,7 +3,8 @@
 import pickle
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,21 @@ def load_untrusted(path: Path, extra_types: tuple[type, ...] = (), mapped: bool 
     if not isinstance(content, dict):
         raise UserError(f"{path}: holds a {type(content).__name__}, not a checkpoint")
     return content
+
+
+@contextmanager
+def reading(source: str | Path, wrong: str = "damaged, what it holds cannot be used") -> Iterator[None]:
+    """Turn whatever damaged content makes the block raise into a UserError, and let each of those name the file."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except UserError as error:
+        if str(source) in str(error):
+            raise
+        raise UserError(f"{source}: {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(f"{source}: {wrong} ({repr(error)[:300]})") from error
 
 
 def _is_archive(path: Path) -> bool:

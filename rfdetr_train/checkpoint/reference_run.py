@@ -78,16 +78,12 @@ def read_checkpoint(path: Path, mapped: bool = True) -> State:
     content = files.load_untrusted(path, extra_types=(argparse.Namespace,))
     if "loop" in content:
         saved = files.load(path, mapped)
-        try:
+        with files.reading(path):
             return {**saved, "class_names": (*LabelMap.from_plain(saved["label_map"]).names, None)}
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path}: damaged, its classes cannot be read ({error!r})") from error
     if not isinstance(content.get("model", content.get("state_dict")), dict):
         raise UserError(f"{path}: neither a checkpoint of rfdetr_train nor one of the reference package")
-    try:
+    with files.reading(path, "no file as the reference package writes it"):
         return _from_reference(content, path)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: no file as the reference package writes it ({error!r})") from error
 
 
 def read_run(path: Path) -> State:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from rfdetr_train.errors import UserError
 from rfdetr_train.state_dicts import State
@@ -119,3 +119,27 @@ def expected_state(optimizer: Optimizer, group: State, parameter: Tensor) -> Sta
         name = type(optimizer).__name__
         raise UserError(f"resume: {name} cannot be restored by name, for a trial step fails: {error}") from error
     return probe.state[stand_in]
+
+
+def state_bytes(optimizer: Optimizer) -> int:
+    """About what the optimizer's state will take once all parameters have been stepped."""
+    if isinstance(optimizer, LBFGS):  # of vectors over all parameters: a direction, a gradient, and the history's pairs
+        (group,) = optimizer.param_groups
+        return (2 + 2 * group["history_size"]) * sum(parameter.nbytes for parameter in group["params"])
+    known: dict[tuple[int, torch.Size, torch.dtype], int] = {}
+    total = 0
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            alike = (number, parameter.shape, parameter.dtype)
+            if alike not in known:
+                known[alike] = _state_bytes_of(optimizer, group, parameter)
+            total += known[alike]
+    return total
+
+
+def _state_bytes_of(optimizer: Optimizer, group: State, parameter: Tensor) -> int:
+    try:
+        state = expected_state(optimizer, group, parameter)
+    except UserError:  # one that cannot be tried alone: two moments, as most have
+        return 2 * parameter.nbytes
+    return sum(value.nbytes for value in state.values() if isinstance(value, Tensor))

@@ -94,13 +94,14 @@ def _from_address(address: str, folder: Path, on_bytes: OnBytes) -> StartingWeig
 def read_weights(path: Path) -> StartingWeights:
     """Weights of one of our checkpoints or of a file of the reference package: its `best_kind`."""
     saved = read_checkpoint(path)
-    kind = best_kind(saved)
-    alpha = (saved.get("model_config") or {}).get("lora_alpha")
-    return StartingWeights(
-        state=merge_adapters(saved["model"] if kind == "raw" else saved["ema"]["model"], alpha),
-        class_names=saved["class_names"],
-        source=f"{path} ({'reference package, ' if 'recipe' in saved else ''}{kind} weights)",
-    )
+    with files.reading(path):
+        kind = best_kind(saved)
+        alpha = (saved.get("model_config") or {}).get("lora_alpha")
+        return StartingWeights(
+            state=merge_adapters(saved["model"] if kind == "raw" else saved["ema"]["model"], alpha),
+            class_names=saved["class_names"],
+            source=f"{path} ({'reference package, ' if 'recipe' in saved else ''}{kind} weights)",
+        )
 
 
 def best_kind(saved: dict[str, Any]) -> str:

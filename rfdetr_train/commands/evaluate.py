@@ -9,6 +9,7 @@ from typing import Any
 
 from rfdetr_train import distributed
 from rfdetr_train.allocator import keep_freed_memory
+from rfdetr_train.checkpoint import files
 from rfdetr_train.checkpoint.environment import versions
 from rfdetr_train.config import DataConfig, EvaluateConfig
 from rfdetr_train.data.dataset import read_split
@@ -95,6 +96,11 @@ def load_split(config: EvaluateConfig, saved: SavedRun, label_map: LabelMap) -> 
 
 def choose_data(config: EvaluateConfig, saved: SavedRun) -> DataConfig:
     """The data set as the run read it; another one in its own format and splits, for the same classes."""
+    with files.reading(config.checkpoint):
+        return _choose_data(config, saved)
+
+
+def _choose_data(config: EvaluateConfig, saved: SavedRun) -> DataConfig:
     own, root_of_run = config.data, saved.content.get("data_root")  # of a file of the reference nothing is known
     trained = saved.config.get("data", {})
     root = own.root or root_of_run

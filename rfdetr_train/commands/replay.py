@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from rfdetr_train.checkpoint import files
+from rfdetr_train.checkpoint.environment import restore_random_state
 from rfdetr_train.config import ModelConfig
 from rfdetr_train.criterion import Criterion
 from rfdetr_train.data.sample import Batch
@@ -24,8 +25,8 @@ from rfdetr_train.models.rfdetr import RFDETR, build_model
 def replay(arguments: list[str]) -> None:
     """Show the parts of the loss, and which weights, outputs and gradients are not finite, the first ones first.
 
-    The step has the weights, pictures and precision of the run, but dropout of adapters draws anew, and on a processor
-    without the run's fp16 it is made in fp32.
+    The step has the weights, pictures, precision, loss scale and random numbers of the run; of several processes,
+    which had numbers of their own, those of the main one. On a processor without the run's fp16 it is made in fp32.
     """
     if len(arguments) != 1:
         raise UserError("replay: name one file, python -m rfdetr_train replay RUN/nonfinite-step-N.pt")
@@ -40,6 +41,7 @@ def replay(arguments: list[str]) -> None:
     step = build_step(saved, model, precision)
     outputs, gradients = watch(model)
     window = [Batch(batch["images"], batch["targets"]) for batch in saved["window"]]
+    restore_random_state(saved["random"])  # last of all: what is built draws too
     result = step(window)
 
     was = "" if as_in_run else f", in the run {saved['precision']}"
@@ -69,7 +71,9 @@ def build_step(saved: dict[str, Any], model: RFDETR, precision: Precision) -> Tr
         precision.scaler.load_state_dict(saved["scaler"])
     criterion = Criterion(model.config.num_queries, match, class_weights=saved["class_weights"])
     optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.0)
-    return TrainStep(model, criterion, optimizer, precision)
+    step = TrainStep(model, criterion, optimizer, precision)
+    step.pieces.of_each = saved.get("pieces", 1)  # of an older release
+    return step
 
 
 def watch(model: nn.Module) -> tuple[list[str], list[str]]:

@@ -157,7 +157,8 @@ def settle_batch_size(
     if config.trainer.batch_size != "auto":
         return config
     if parent is not None and parent.config:
-        size = parent.config["trainer"]["batch_size"]
+        with files.reading(f"resume={config.resume}"):
+            size = int(parent.config["trainer"]["batch_size"])
     else:
         side_px = max(training_sides(config))
         size = distributed.from_main(

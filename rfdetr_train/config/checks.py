@@ -19,6 +19,7 @@ class Rule(NamedTuple):
 
 
 POSITIVE = Rule(lambda value: 0 < value < math.inf, "give a number above 0")
+UP_TO_1000 = Rule(lambda value: 0 < value <= 1000, "give a number from 1 to 1000")
 NOT_NEGATIVE = Rule(lambda value: 0 <= value < math.inf, "give 0 or a larger number")
 SHARE = Rule(lambda value: 0.0 <= value <= 1.0, "give a number from 0 to 1")
 BELOW_ONE = Rule(lambda value: 0.0 <= value < 1.0, "give a number from 0 up to but not including 1")

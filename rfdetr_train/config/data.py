@@ -32,8 +32,8 @@ class DataConfig(Section, place="data"):
     num_workers: Annotated[int, NOT_NEGATIVE] = 2
     """Processes that read and transform pictures; 0 reads in the main process. The numbers do not depend on it."""
     on_error: Annotated[str, one_of("error", "skip")] = "error"
-    """What an unreadable picture does before training: error refuses the run; skip decodes every picture once, leaves
-    those out that cannot be, and says so."""
+    """What an unreadable picture does: error refuses the run, or ends it; skip decodes every picture once before
+    training and leaves those out that cannot be, one that breaks later gives way to the next, and each is said."""
     resize: Annotated[str, one_of("stretch", "letterbox")] = "stretch"
     """How a picture is brought to the size of the input: stretch gives it both sides of the input, as the published
     weights expect; letterbox keeps its aspect ratio and pads below and to the right. A checkpoint knows which."""

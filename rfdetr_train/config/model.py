@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Optional
 
-from rfdetr_train.config.checks import MISSING, NOT_NEGATIVE, POSITIVE, SHARE, Section
+from rfdetr_train.config.checks import MISSING, NOT_NEGATIVE, POSITIVE, SHARE, UP_TO_1000, Section
 from rfdetr_train.errors import require
 
 PUBLISHED_BACKBONE = "vit_small_patch14_dinov2"
@@ -41,7 +41,7 @@ class ModelConfig(Section, place="model"):
     """Channels of the input; training knows 3 (RGB) and 1 (its luminance)."""
     encoder_width: Annotated[Optional[int], POSITIVE] = None
     """Embedding width of a transformer; null keeps the one that timm gives."""
-    encoder_depth: Annotated[Optional[int], POSITIVE] = None
+    encoder_depth: Annotated[Optional[int], UP_TO_1000] = None
     """Number of its blocks; null keeps timm's."""
     encoder_heads: Annotated[Optional[int], POSITIVE] = None
     """Attention heads of a block; null keeps timm's."""
@@ -67,7 +67,7 @@ class ModelConfig(Section, place="model"):
     """Dropout in front of the adapters."""
     hidden_dim: Annotated[int, POSITIVE] = 256
     """Width D of projector, queries and decoder."""
-    decoder_layers: Annotated[int, POSITIVE] = 3
+    decoder_layers: Annotated[int, UP_TO_1000] = 3
     """Number of decoder layers."""
     self_attention_heads: Annotated[int, POSITIVE] = 8
     """Heads of the self-attention among queries."""
@@ -79,7 +79,7 @@ class ModelConfig(Section, place="model"):
     """Hidden width of the decoder's feed-forward blocks."""
     num_queries: Annotated[int, POSITIVE] = 300
     """Queries Q per group, and the largest number of detections of an image."""
-    group_detr: Annotated[int, POSITIVE] = 13
+    group_detr: Annotated[int, UP_TO_1000] = 13
     """Groups G of queries in training (Group DETR, arXiv 2207.13085); evaluation uses the first."""
 
     def _check(self) -> None:

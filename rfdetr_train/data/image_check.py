@@ -21,8 +21,8 @@ def check_images(
     """Check every picture of a data set: present, a picture, complete, not too large, of the annotated size.
 
     Unreadable ones are refused all at once (on_error="error") or left out with a warning ("skip"); then every picture
-    is decoded, so that one with a fault in its middle does not end the run later. Another size than annotated
-    is a warning: the boxes are scaled to the picture, which is right unless it was turned or cropped.
+    is decoded, so that one with a fault in its middle is found now, and what breaks later is skipped then. Another size
+    than annotated is a warning: the boxes are scaled to the picture, which is right unless it was turned or cropped.
 
     Raises: UserError with the list of unreadable pictures, or if skipping leaves a split without pictures.
     """
@@ -37,7 +37,7 @@ def check_images(
     seen = iter(distributed.from_main(look))  # the other processes are told: one look at a file is enough
     splits, faults = {}, []
     for name, unchecked in dataset.splits.items():
-        split = replace(unchecked, max_megapixels=max_megapixels)
+        split = replace(unchecked, max_megapixels=max_megapixels, skips_unreadable=on_error == "skip")
         of_split = dict(enumerate(islice(seen, len(split))))
         broken = {index: message for index, message in of_split.items() if isinstance(message, str)}
         _warn_of_sizes(split, {i: size_px for i, size_px in of_split.items() if not isinstance(size_px, str)})

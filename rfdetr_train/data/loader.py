@@ -21,6 +21,7 @@ from rfdetr_train.config import AugmentationConfig
 from rfdetr_train.data.canvas import STRETCH, Canvas, Placement
 from rfdetr_train.data.picture_cache import PictureCache
 from rfdetr_train.data.plan import count_steps, draws_of_epoch, plan_epoch, sample_rng, scale_of_step
+from rfdetr_train.data.readable import ReadablePictures
 from rfdetr_train.data.sample import Batch, Split
 from rfdetr_train.data.stages import build_transforms
 from rfdetr_train.data.transforms import View, evaluation_view, source_side_px, training_view
@@ -42,6 +43,16 @@ class _Request(NamedTuple):
     """None: evaluation, nothing random."""
 
 
+class _Answer(NamedTuple):
+    """What a worker makes of a request."""
+
+    batch: Batch
+    """Its targets hold arrays, which travel as plain bytes: a tensor per target would cost a file descriptor each, and
+    large batches run out of them."""
+    unreadable: list[str]
+    """What is wrong with pictures that were passed over."""
+
+
 @dataclass(eq=False)
 class _Reader(TorchDataset):
     """Answers requests, in a worker or in the main process."""
@@ -55,53 +66,51 @@ class _Reader(TorchDataset):
     placement: Placement = STRETCH
 
     def __post_init__(self) -> None:
+        self._pictures = ReadablePictures(self.split, self.read or self.split.read_image)
         self._extra = build_transforms(self.augmentation.extra) if self.augmentation else []
 
-    def __getitem__(self, request: _Request) -> Batch | str:
-        """The micro-batch, or the message of a UserError: one raised in a worker would arrive inside a traceback.
-
-        Its targets hold arrays, which travel as plain bytes: a tensor per target would cost a file descriptor each, and
-        large batches run out of them.
-        """
+    def __getitem__(self, request: _Request) -> _Answer | str:
+        """The micro-batch, or the message of a UserError: one raised in a worker would arrive inside a traceback."""
+        self._pictures.unreadable = []
         try:
-            samples = [self._sample(draw, request) for draw in request.draws]
-            images = shareable(torch.stack([image for image, _ in samples]))
+            samples = [sample for draw in request.draws if (sample := self._sample(draw, request))]
         except UserError as error:
             return str(error)
-        return Batch(images, [target for _, target in samples])
+        nothing = torch.zeros(0, 3, *self.placement.view_px(request.side_px), dtype=torch.uint8)
+        images = shareable(torch.stack([image for image, _ in samples]) if samples else nothing)
+        return _Answer(Batch(images, [target for _, target in samples]), self._pictures.unreadable)
 
-    def _sample(self, draw: int, request: _Request) -> tuple[torch.Tensor, dict[str, Any]]:
+    def _sample(self, draw: int, request: _Request) -> tuple[torch.Tensor, dict[str, Any]] | None:
+        """A view and its target; None for a picture that is passed over in evaluation."""
         index = draw % len(self.split)
-        view = self._view(draw, self._canvas(index), request)
+        if self.augmentation is None or request.epoch is None:
+            found = self._pictures.at(index)
+            if found is None:
+                return None
+            view = evaluation_view(found.canvas, request.side_px, self.placement)
+        else:
+            found = self._pictures.at_or_after(index)
+            view = self._training_view(found.canvas, draw, request.side_px, request.epoch, self.augmentation)
         target = {
             "boxes_cxcywh": view.boxes_cxcywh.numpy(),
             "labels": view.labels.numpy(),
-            "image_id": int(self.split.image_ids[index]),
-            "size_px": tuple(self.split.sizes_px[index].tolist()),
+            "image_id": found.record.image_id,
+            "size_px": found.record.size_px,
             "picture_px": view.picture_px,
             "frame_px": view.frame_px,
         }
         return view.image, target
 
-    def _view(self, draw: int, canvas: Canvas, request: _Request) -> View:
-        if self.augmentation is None or request.epoch is None:
-            return evaluation_view(canvas, request.side_px, self.placement)
-        rng = sample_rng(self.seed, request.epoch, draw)
-        recipe = self.augmentation.in_epoch(request.epoch, self.num_epochs)
+    def _training_view(
+        self, canvas: Canvas, draw: int, side_px: int, epoch: int, augmentation: AugmentationConfig
+    ) -> View:
+        rng = sample_rng(self.seed, epoch, draw)
+        recipe = augmentation.in_epoch(epoch, self.num_epochs)
 
         def another() -> Canvas:
-            return self._canvas(int(rng.integers(len(self.split))))
+            return self._pictures.at_or_after(int(rng.integers(len(self.split)))).canvas
 
-        return training_view(canvas, request.side_px, recipe, rng, another, self._extra, self.placement)
-
-    def _canvas(self, index: int) -> Canvas:
-        record = self.split.record(index)
-        try:
-            image = (self.read or self.split.read_image)(index)
-        except UserError as error:
-            remedy = "; it could be read before the run: restore it and go on with resume=auto"
-            raise UserError(f"{error}{remedy * (self.augmentation is not None)}") from error
-        return Canvas.of(image, record.boxes_xyxy, record.labels, record.size_px)
+        return training_view(canvas, side_px, recipe, rng, another, self._extra, self.placement)
 
 
 class _Pipeline:
@@ -109,6 +118,7 @@ class _Pipeline:
 
     def __init__(self, reader: _Reader, num_workers: int, pin_memory: bool) -> None:
         self._asked: list[_Request] = []  # by the next iteration
+        self._unreadable: set[str] = set()
         self._loader: DataLoader | None = DataLoader(
             reader,
             batch_size=None,
@@ -130,7 +140,15 @@ class _Pipeline:
             for answer in self._loader:
                 if isinstance(answer, str):
                     raise UserError(answer)
-                yield _with_tensors(answer)
+                self._tell(answer.unreadable)
+                yield _with_tensors(answer.batch)
+
+    def _tell(self, unreadable: list[str]) -> None:
+        for message in unreadable:
+            if message not in self._unreadable:
+                self._unreadable.add(message)
+                count = len(self._unreadable)
+                log.warning("PICTURE SKIPPED (data.on_error=skip), number %d since the check: %s", count, message)
 
     def close(self) -> None:
         """End the workers."""
@@ -219,6 +237,8 @@ def evaluation_batches(
     every: int = 1,
 ) -> Generator[Batch, None, None]:
     """All pictures of a split in order, resized to resolution_px; the workers end with the iteration.
+
+    One that is skipped is missing in its batch, which may be left without pictures.
 
     Of the batches those numbered first, first + every and so on: `every` processes read all of them together.
 

@@ -121,6 +121,8 @@ class Split:
     """What was left out, by reason."""
     max_megapixels: float = MAX_MEGAPIXELS
     """Larger pictures are not decoded."""
+    skips_unreadable: bool = False
+    """Pictures that cannot be read are passed over."""
 
     def __len__(self) -> int:
         return len(self.image_ids)

@@ -42,6 +42,10 @@ class RunLength:
         return steps
 
 
+_KINDS = {int: (int,), bool: (bool,), float: (int, float), type(None): (dict, type(None))}
+"""What an entry of a checkpoint's loop may be, by its default."""
+
+
 @dataclass
 class LoopState:
     """Where a run stands: all that going on exactly there needs. Plain values; a checkpoint holds it as `loop`."""
@@ -74,9 +78,15 @@ class LoopState:
         return asdict(self)
 
     def update(self, plain: dict[str, Any]) -> None:
-        """Take over what `to_plain` gave, perhaps that of an older release, which counted less."""
-        for name in asdict(self).keys() & plain.keys():
-            setattr(self, name, plain[name])
+        """Take over what `to_plain` gave, perhaps that of an older release, which counted less.
+
+        Raises: UserError for a count that is none; the schedule, the data's order and the end of the run go by them.
+        """
+        for name in sorted(asdict(self).keys() & plain.keys()):
+            present, value = getattr(LoopState, name), plain[name]
+            fits = type(value) in _KINDS[type(present)] and (present is None or value >= 0)
+            require(fits, f"loop.{name}", repr(value), "no run has written this; take an earlier checkpoint")
+            setattr(self, name, value)
 
     def scored(self, metrics: dict[str, Any], min_delta: float) -> None:
         """An evaluation is over; one that is not better by more than `min_delta` counts against patience."""

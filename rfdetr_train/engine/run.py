@@ -1,6 +1,7 @@
 """A run: everything that has a state, how that becomes a checkpoint, and how a run goes on from one to the bit."""
 
 import logging
+import math
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from rfdetr_train import distributed
+from rfdetr_train.checkpoint import files
 from rfdetr_train.checkpoint.environment import random_state, restore_random_state, versions
 from rfdetr_train.checkpoint.fit import FitReport, load_fitting, match_classes
 from rfdetr_train.checkpoint.regroup import restore_optimization
+from rfdetr_train.checkpoint.saved_optimizer import state_bytes
 from rfdetr_train.config import TrainConfig
 from rfdetr_train.data.sample import Dataset
 from rfdetr_train.engine.averaging import NoAverage
@@ -19,7 +22,7 @@ from rfdetr_train.engine.course import LoopState, RunLength
 from rfdetr_train.engine.optimization import Optimization
 from rfdetr_train.engine.precision import Precision
 from rfdetr_train.engine.saved_run import SavedRun
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import UserError, require
 from rfdetr_train.labels import LabelMap
 from rfdetr_train.loggers.console import print_table
 from rfdetr_train.models.rfdetr import RFDETR
@@ -52,10 +55,10 @@ class Run:
         return self.loop.seconds_before + time.monotonic() - self._started
 
     def checkpoint_bytes(self) -> int:
-        """About what a checkpoint takes: weights, their average, and two moments of what trains."""
+        """About what a checkpoint takes: weights, their average, and what the optimizer keeps of what trains."""
         weights = sum(tensor.nbytes for tensor in self.model.state_dict().values())
-        trained = sum(parameter.nbytes for parameter in self.model.parameters() if parameter.requires_grad)
-        return weights * (1 + (self.config.ema.name != "none")) + 2 * trained
+        kept = state_bytes(self.optimization.optimizer)
+        return weights * (1 + (self.config.ema.name != "none")) + kept
 
     def to_checkpoint(self) -> dict[str, Any]:
         """Everything that evaluating, predicting, exporting or resuming needs; plain values and tensors."""
@@ -77,7 +80,14 @@ class Run:
         }
 
     def restore(self, saved: SavedRun) -> None:
-        """Go on where `saved` was written; what does not fit is said and starts afresh."""
+        """Go on where `saved` was written; what does not fit is said and starts afresh.
+
+        Raises: UserError for content that is damaged, or does not belong together.
+        """
+        with files.reading(saved.path):
+            self._restore(saved)
+
+    def _restore(self, saved: SavedRun) -> None:
         self._check_adapters(saved)
         if changes := saved.changes(self.versions):
             log.warning("%s: THE RUN GOES ON, BUT NOT TO THE SAME BITS: it had %s", saved.path, ", ".join(changes))
@@ -99,6 +109,8 @@ class Run:
             sources=saved.content.get("sources"),
             fresh={*report.fresh, *report.adapted},
         )
+        rates = self.optimization.scheduler.last_lr
+        require(all(map(math.isfinite, rates.values())), "the saved rates", rates, "take an earlier checkpoint")
         if saved["scaler"]:  # empty unless the run was in fp16
             self.precision.scaler.load_state_dict(saved["scaler"])
         if saved["random"]:

@@ -56,7 +56,9 @@ class RunPlots:
             if with_diagnosis and validation.diagnosis is not None:
                 self._draw_diagnosis(validation)
             if self.num_samples:
-                return self._draw_sheet("samples", range(self.num_samples), validation)
+                ids = self.split.image_ids.tolist()
+                there = [index for index, image_id in enumerate(ids) if image_id in validation.detections]
+                return self._draw_sheet("samples", there[: self.num_samples], validation)
         return None
 
     def write_report(self) -> None:

@@ -112,8 +112,9 @@ def load_trained_model(reference: str | Path, weights: str = "auto") -> TrainedM
     tell its sizes and classes, or one that holds no average where `ema` asks.
     """
     saved = SavedRun.read(files.resolve(reference, prefer=("best", "last")))
-    kind, label_map, state = saved.detector(weights)
-    model = build_model(ModelConfig(**saved["model_config"]), len(label_map.names))
+    with files.reading(saved.path):
+        kind, label_map, state = saved.detector(weights)
+        model = build_model(ModelConfig(**saved["model_config"]), len(label_map.names))
     try:
         model.load_state_dict(state)
     except RuntimeError as error:

@@ -43,6 +43,8 @@ class StepResult:
     num_images: int
     group_norms: dict[str, dict[str, float]] | None = None
     """`grad_norm` (after clipping) and `update_norm` by parameter group, where they were asked for."""
+    pieces: int = 1
+    """That each micro-batch was cut into, to fit into memory."""
 
     @property
     def skipped(self) -> bool:
@@ -190,7 +192,7 @@ class TrainStep:
         losses = torch.stack([value.float() for value in sums.values()])
         totals = distributed.add_up(torch.cat([losses, losses.new_tensor([num_images])]))
         *values, images, norm = torch.cat([totals, grad_norm.float().reshape(1)]).tolist()
-        return StepResult(dict(zip(sums, values, strict=True)), norm, int(images))
+        return StepResult(dict(zip(sums, values, strict=True)), norm, int(images), pieces=self.pieces.of_each)
 
 
 def _blank(batch: Batch) -> Batch:

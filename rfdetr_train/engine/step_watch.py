@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rfdetr_train import distributed
 from rfdetr_train.checkpoint import files
+from rfdetr_train.checkpoint.environment import random_state
 from rfdetr_train.data.sample import Batch
 from rfdetr_train.engine.run import Run
 from rfdetr_train.engine.step import StepResult
@@ -38,6 +39,11 @@ class StepWatch:
         self.folder = folder
         self._losses: deque[float] = deque(maxlen=50)  # of the last steps
         self._skipped: Sequence[Batch] = ()  # what the last skipped step was made on
+        self._before: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Before each step: keep what the step moves on even where it changes no weight."""
+        self._before = {"scaler": self.run.precision.scaler.state_dict(), "random": random_state()}
 
     def look(self, window: Sequence[Batch], result: StepResult) -> None:
         """After each step, before it is counted. Raises NonFiniteStep after trainer.max_bad_steps skipped in a row."""
@@ -51,6 +57,7 @@ class StepWatch:
         loop = self.run.loop
         window = [batch for share in distributed.gather(list(window)) for batch in share if len(batch.images)]
         self._skipped = window
+        self._before["pieces"] = result.pieces
         loop.skipped_steps += 1
         loop.skipped_in_a_row += 1
         log.warning("step %d is skipped: loss %s, gradient norm %s, on %s", loop.step + 1, result.losses["loss"],
@@ -83,10 +90,12 @@ class StepWatch:
         )
 
     def repeatable(self, window: Sequence[Batch]) -> dict[str, Any]:
-        """All that repeating a step on `window` needs, as a checkpoint without average and moments holds it."""
+        """All that repeating the step on `window` needs, as a checkpoint without average and moments holds it; scaler
+        and random state as they were before that step."""
         saved = self.run.to_checkpoint()
         return {
             **saved,
+            **self._before,
             "ema": None,
             "optimizer": {**saved["optimizer"], "state": {}},
             "window": [{"images": batch.images, "targets": batch.targets} for batch in window],

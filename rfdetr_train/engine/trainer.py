@@ -90,6 +90,7 @@ class Trainer:
         rates = scheduler.last_lr
         distributed.draw_own_numbers(self.run.config.seed, state.step)
         num_targets, save_due = self._exchange(window)
+        self.watch.begin()
         result = self.step(window, num_targets, measure_groups=bool(self.recorder.measures_step(state)))
         self.watch.look(window, result)
         if not result.skipped:

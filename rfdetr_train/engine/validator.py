@@ -1,6 +1,7 @@
 """The score of some weights on a split."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -15,10 +16,13 @@ from rfdetr_train.data.loader import evaluation_batches
 from rfdetr_train.data.sample import Split
 from rfdetr_train.engine.inference import detect
 from rfdetr_train.engine.precision import Precision
+from rfdetr_train.errors import UserError
 from rfdetr_train.evaluation.coco_metrics import CocoEvaluator, CocoMetrics
 from rfdetr_train.evaluation.diagnosis import Diagnosis, diagnose
 from rfdetr_train.evaluation.predictions import Predictions
 from rfdetr_train.loggers.progress import Progress
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -96,8 +100,9 @@ class Validator:
         try:
             with closing(self.batches()) as batches, self.precision.kept_casts():
                 for batch in batches:
-                    image_ids = (target["image_id"] for target in batch.targets)
-                    found |= zip(image_ids, detect(model, self.config, batch, self.precision, num_labels), strict=True)
+                    if batch.targets:
+                        detections = detect(model, self.config, batch, self.precision, num_labels)
+                        found |= zip((target["image_id"] for target in batch.targets), detections, strict=True)
                     self.progress.advance_evaluation()
                     on_batch()
             distributed.meet()
@@ -106,8 +111,19 @@ class Validator:
             self.progress.end_evaluation()
         found = self._of_all(found)
         predictions = Predictions.from_detections(found, self.split.label_map)
-        metrics = CocoMetrics(**distributed.from_main(lambda: vars(self.evaluator.evaluate(predictions))))
-        return Validation(metrics, found, predictions, self.evaluator)
+        evaluator = self._evaluator_of(found) if distributed.is_main() else self.evaluator
+        metrics = CocoMetrics(**distributed.from_main(lambda: vars(evaluator.evaluate(predictions))))
+        return Validation(metrics, found, predictions, evaluator)
+
+    def _evaluator_of(self, found: Mapping[int, object]) -> CocoEvaluator:
+        """The truth of the pictures that could be read; of those that were skipped nothing can be asked."""
+        missing = [index for index, image_id in enumerate(self.split.image_ids.tolist()) if image_id not in found]
+        if not missing:
+            return self.evaluator
+        place, first = f"{len(missing)} of {len(self.split)}", self.split.path(missing[0])
+        log.warning("%s: %s PICTURES ARE MISSING IN THIS SCORE, such as %s", self.split.name, place, first)
+        left = self.split.without(missing, "unreadable_pictures")
+        return CocoEvaluator(left.to_coco(), self.evaluator.max_dets, self.evaluator.backend)
 
     def _of_all(self, found: dict[int, dict[str, Tensor]]) -> dict[int, dict[str, Tensor]]:
         """What all processes have found, in the order of the split."""
@@ -115,4 +131,7 @@ class Validator:
         if not distributed.is_main():
             return {}
         together = {image_id: one for part in parts for image_id, one in part.items()}
-        return {image_id: together[image_id] for image_id in self.split.image_ids.tolist()}
+        if not together:
+            raise UserError(f"{self.split.folder}: none of the {len(self.split)} pictures of {self.split.name} can "
+                            "be read any more: restore them and go on with resume=auto")  # fmt: skip
+        return {image_id: together[image_id] for image_id in self.split.image_ids.tolist() if image_id in together}

@@ -119,3 +119,17 @@ def test_an_archive_that_seems_to_have_several_parts_is_named(tmp_path: Path) ->
     (tmp_path / "b.pt").write_bytes(content)
     with pytest.raises(UserError, match=r"b\.pt: cut off or not a checkpoint"):
         files.load(tmp_path / "b.pt")
+
+
+@pytest.mark.parametrize("error", [KeyError("loop"), TypeError("no"), IndexError(), OverflowError("large")])
+def test_damaged_content_is_told_with_the_file(error: Exception) -> None:
+    with pytest.raises(UserError, match=rf"last\.pt: damaged, .*{type(error).__name__}"), files.reading("last.pt"):
+        raise error
+
+
+def test_a_refusal_of_content_names_the_file_once() -> None:
+    """A checkpoint that asks for a model of a negative width was told as if the user had."""
+    with pytest.raises(UserError, match=r"^last\.pt: model\.hidden_dim=-1"), files.reading("last.pt"):
+        raise UserError("model.hidden_dim=-1: give a number above 0")
+    with pytest.raises(UserError, match=r"^last\.pt is gone$"), files.reading("last.pt"):
+        raise UserError("last.pt is gone")

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from comparison import equal_to_the_bit, rows_without_speed, states
 from rfdetr_train.checkpoint import files
 from rfdetr_train.cli import run as run_command
 from rfdetr_train.criterion import Criterion
+from rfdetr_train.engine.precision import Precision
+from rfdetr_train.engine.step import StepResult, TrainStep
 from rfdetr_train.engine.step_watch import NonFiniteStep
 from rfdetr_train.errors import UserError
 from rfdetr_train.loggers.files import read_metrics
@@ -120,6 +123,57 @@ def test_replay_finds_the_first_culprits(
     assert "outputs that are not finite: first in projector.norm; " in shown
     assert "gradients that are not finite: first in " in shown
     assert "backbone" not in shown  # frozen: no gradients
+
+
+def test_a_replayed_step_computes_what_the_failed_one_did(
+    run: Run, poison: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Dropout draws the same numbers, to the bit, though training, an evaluation and the model's making have drawn."""
+    results: list[StepResult] = []
+    real = TrainStep.__call__
+
+    def kept(self: TrainStep, *arguments: Any, **options: Any) -> StepResult:
+        results.append(real(self, *arguments, **options))
+        return results[-1]
+
+    monkeypatch.setattr(TrainStep, "__call__", kept)
+    options = ["model.lora_rank=2", "model.lora_dropout=0.5", "optimizer.lr=1e-2", "optimizer.encoder_lr=1e-2",
+               "trainer.max_bad_steps=1", "logger.plots=false"]  # fmt: skip
+    begun = run("a", *options, "trainer.epochs=1")  # adapters begin at 0, where dropout changes nothing
+    poison(3)
+    with pytest.raises(NonFiniteStep):
+        run("b", *options, "trainer.epochs=2", f"resume={begun}")
+    (file,) = (tmp_path / "runs/day/b").glob("nonfinite-step-*.pt")
+    torch.manual_seed(99)
+    assert run_command(["replay", str(file)]) == 0
+    *_, failed, again = results
+    assert math.isnan(failed.losses.pop("loss"))
+    assert math.isnan(again.losses.pop("loss"))
+    assert again.losses == failed.losses
+
+    saved = files.load(file)
+    files.save(file, {**saved, "random": {**saved["random"], "torch": torch.manual_seed(1).get_state()}})
+    assert run_command(["replay", str(file)]) == 0
+    assert results[-1].losses["loss_class"] != failed.losses["loss_class"]  # else there was nothing to restore
+
+
+def test_the_scale_of_a_replayed_step_is_the_one_that_overflowed(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A loss of more than 2 overflows at 2^127, not at 2^120, to which the scaler has gone when the step is saved."""
+
+    def scaled(self: Precision, name: str, device: torch.device, key: str = "") -> None:
+        self.name, self.device = "fp32", device
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-7)
+
+    monkeypatch.setattr(Precision, "__init__", scaled)
+    with pytest.raises(NonFiniteStep):
+        run("a", "trainer.max_bad_steps=1", "logger.plots=false")
+    file = tmp_path / "runs/day/a/nonfinite-step-1.pt"
+    assert files.load(file)["scaler"]["scale"] == 2.0**127
+    capsys.readouterr()
+    assert run_command(["replay", str(file)]) == 0
+    assert "gradients that are not finite: first in " in capsys.readouterr().out
 
 
 def test_weights_that_are_not_finite_end_the_run_at_once_and_are_not_saved(

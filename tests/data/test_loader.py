@@ -9,8 +9,9 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from weak_stages import WEAK_STAGES
 
-from rfdetr_train.config import STRONG_STAGES, WEAK_STAGES, AugmentationConfig, ShapesDataConfig
+from rfdetr_train.config import STRONG_STAGES, AugmentationConfig, ShapesDataConfig
 from rfdetr_train.data.canvas import Canvas
 from rfdetr_train.data.dataset import read_dataset
 from rfdetr_train.data.image_check import check_images

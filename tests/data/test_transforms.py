@@ -8,10 +8,11 @@ import pytest
 import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional
+from weak_stages import WEAK_STAGES
 
 from rfdetr_train.cli import compose_config, conf_dir
 from rfdetr_train.cli_help import option_names
-from rfdetr_train.config import STRONG_STAGES, WEAK_STAGES, AugmentationConfig
+from rfdetr_train.config import STRONG_STAGES, AugmentationConfig
 from rfdetr_train.data.canvas import Canvas
 from rfdetr_train.data.transforms import evaluation_view, normalise, source_side_px, training_scales, training_view
 

@@ -1,5 +1,7 @@
 """Epochs become steps; what counts as better; what comes next."""
 
+import math
+
 import pytest
 
 from rfdetr_train.config import LinearWarmupConfig, WarmupConfig
@@ -61,3 +63,13 @@ def test_a_warmup_that_never_ends_is_refused_under_the_key_that_was_given(
     with pytest.raises(UserError) as refusal:
         RunLength(7, 3).warmup_steps(warmup)
     assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("step", ""), ("step", -1), ("epoch", True), ("epoch", 1.5), ("best", 3), ("stopped_early", 1),
+    ("seconds_before", math.nan),
+])  # fmt: skip
+def test_a_count_that_is_none_is_refused(name: str, value: object) -> None:
+    """An empty string in the place of a step was taken over, and the run went on with it."""
+    with pytest.raises(UserError, match=rf"loop\.{name}="):
+        LoopState().update({**LoopState().to_plain(), name: value})

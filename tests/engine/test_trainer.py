@@ -86,7 +86,8 @@ class Parts:
         )
         ignored = SimpleNamespace(
             **dict.fromkeys(
-                ("start_epoch", "batch_comes", "measures_step", "scored", "epoch_done", "look"), lambda *_, **__: False
+                ("start_epoch", "batch_comes", "measures_step", "scored", "epoch_done", "begin", "look"),
+                lambda *_, **__: False,
             ),
             step_done=lambda *_, **__: None,
         )

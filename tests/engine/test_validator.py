@@ -1,19 +1,21 @@
 """The way of boxes from the annotation through a view to results and back."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
-from rfdetr_train.config import DataConfig
-from rfdetr_train.data.canvas import Placement
+from rfdetr_train.config import DataConfig, ModelConfig
+from rfdetr_train.data.canvas import STRETCH, Placement
 from rfdetr_train.data.dataset import read_dataset
 from rfdetr_train.data.loader import evaluation_batches
 from rfdetr_train.data.sample import Batch, Split
 from rfdetr_train.engine.precision import Precision
-from rfdetr_train.engine.validator import Validator
+from rfdetr_train.engine.validator import Validation, Validator
+from rfdetr_train.errors import UserError
 from rfdetr_train.loggers.progress import make_progress
 
 SIZES = [(37, 101), (211, 64), (100, 100), (333, 500), (5, 240)]  # height, width
@@ -54,22 +56,34 @@ class Oracle(torch.nn.Module):
         return {"logits": logits, "boxes_cxcywh": boxes}
 
 
-@pytest.mark.parametrize("aspect", [1.0, 1.5])
-@pytest.mark.parametrize("letterbox", [False, True])
-def test_the_truth_as_predictions_scores_one(split, small_config, letterbox, aspect):
-    place = Placement(letterbox, 32, aspect)
-    oracle = Oracle(list(evaluation_batches(split, 128, batch_size=2, num_workers=0, placement=place)))
+def validate(
+    split: Split, config: ModelConfig, oracle: Oracle, batch_size: int = 2, placement: Placement = STRETCH
+) -> Validation:
     with make_progress("plain") as progress:
-        validation = Validator(
+        validator = Validator(
             split,
-            small_config(resolution=128, num_queries=2),
-            place,
+            config,
+            placement,
             Precision("fp32", torch.device("cpu")),
             progress,
-            batch_size=2,
+            batch_size=batch_size,
             num_workers=0,
             max_dets=100,
-        )(oracle)
+        )
+        return validator(oracle)
+
+
+@pytest.fixture
+def config(small_config) -> ModelConfig:
+    return small_config(resolution=128, num_queries=2)
+
+
+@pytest.mark.parametrize("aspect", [1.0, 1.5])
+@pytest.mark.parametrize("letterbox", [False, True])
+def test_the_truth_as_predictions_scores_one(split, config, letterbox, aspect):
+    place = Placement(letterbox, 32, aspect)
+    oracle = Oracle(list(evaluation_batches(split, 128, batch_size=2, num_workers=0, placement=place)))
+    validation = validate(split, config, oracle, placement=place)
     assert validation.metrics.overall["AP"] == pytest.approx(1.0)
     for index, image_id in enumerate(split.image_ids.tolist()):
         found = validation.detections[image_id]
@@ -77,3 +91,19 @@ def test_the_truth_as_predictions_scores_one(split, small_config, letterbox, asp
         torch.testing.assert_close(
             found["boxes_xyxy"][order], torch.from_numpy(split.record(index).boxes_xyxy), rtol=0, atol=1e-3
         )
+
+
+def test_a_score_is_of_the_pictures_that_could_be_read(split, config, caplog):
+    """Picture 2 has gone since the check: found is all of the truth that is left, and how many are missing is said."""
+    split = replace(split, skips_unreadable=True)
+    split.path(1).unlink()
+    batches = [batch for batch in evaluation_batches(split, 128, batch_size=1, num_workers=0) if batch.targets]
+    validation = validate(split, config, Oracle(batches), batch_size=1)
+    assert validation.metrics.overall["AP"] == pytest.approx(1.0)
+    assert sorted(validation.detections) == [1, 3, 4, 5]
+    assert [image["id"] for image in validation.evaluator.truth["images"]] == [1, 3, 4, 5]
+    assert "valid: 1 of 5 PICTURES ARE MISSING IN THIS SCORE" in caplog.text
+    for index in (0, 2, 3, 4):
+        split.path(index).unlink()
+    with pytest.raises(UserError, match="none of the 5 pictures of valid can be read any more"):
+        validate(split, config, Oracle([]))

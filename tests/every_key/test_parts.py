@@ -1,16 +1,12 @@
-"""Every key of every config section does something: changed alone, it changes what is built from it.
-
-Keys of optimizers, schedules, warmups and models are changed here. Those that only a whole run shows are listed with
-the test file that shows it, which must name them; a key that is in no table fails.
-"""
+"""Every key of optimizers, schedules, warmups and models, changed alone, changes what is built from it."""
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from changed_keys import assert_named, values_that_differ
 from torch import nn
 
 from rfdetr_train import config
@@ -23,23 +19,6 @@ from rfdetr_train.optim.param_groups import annotate
 from rfdetr_train.optim.schedules import build_schedule
 from rfdetr_train.roles import ParameterRole
 from rfdetr_train.schema import OPTIMIZERS, SCHEDULERS
-
-TESTS = Path(__file__).parent
-LABELS = ("name",)
-"""Names of the choice itself, as in `optimizer=adamw`."""
-
-
-def values_that_differ(section: Any, changes: dict[str, Any], observe: Callable[[Any], str]) -> list[str]:
-    """Fields whose other value changes nothing that is observed, or that have none in the table."""
-    before, silent = observe(section), []
-    for field in dataclasses.fields(section):
-        if field.name not in LABELS:
-            changed = field.name in changes and observe(
-                dataclasses.replace(section, **{field.name: changes[field.name]})
-            )
-            silent += [field.name] * (not changed or changed == before)
-    return silent
-
 
 # -------------------------------------------------------------------------------------------------------- optimizers
 ROLES = {
@@ -154,95 +133,3 @@ def test_every_key_of_a_model(small_config: Callable[..., ModelConfig]) -> None:
     silent = values_that_differ(section, OTHER_MODEL, answer)
     assert silent == list(SHOWN_ELSEWHERE)
     assert_named("model", SHOWN_ELSEWHERE)
-
-
-# --------------------------------------------------------------------------------------------------------- whole runs
-IN_RUNS: dict[type, dict[str, str]] = {
-    config.TrainerConfig: {
-        **dict.fromkeys(("epochs", "max_steps", "batch_size", "early_stopping"), "commands/test_train.py"),
-        "deterministic": "commands/test_train.py",
-        "accumulation_steps": "data/test_loader.py", "precision": "engine/test_step.py",
-        "clip_norm": "engine/test_step.py", "device": "engine/test_precision.py",
-        "memory_budget_gib": "engine/test_memory.py", "log_every_steps": "commands/test_replay.py",
-        "max_bad_steps": "commands/test_replay.py", "spike_factor": "commands/test_replay.py",
-        "on_oom": "engine/test_step.py", "checkpointing": "commands/test_train.py",
-        "devices": "commands/test_processes.py", "timeout_minutes": "test_distributed.py",
-    },
-    config.EarlyStoppingConfig: {"patience": "commands/test_train.py", "min_delta": "engine/test_course.py"},
-    config.EmaConfig: {"decay": "engine/test_averaging.py", "tau": "engine/test_averaging.py"},
-    config.SwaConfig: {
-        "start_epoch": "commands/test_train.py", "lr_factor": "optim/test_swa_scheduler.py",
-        "anneal_epochs": "optim/test_swa_scheduler.py",
-    },
-    config.CheckpointConfig: {
-        "every_steps": "engine/test_saver.py", "every_epochs": "engine/test_saver.py",
-        "every_minutes": "engine/test_saver.py", "keep": "engine/test_saver.py",
-    },
-    config.LossConfig: {"class_weights": "test_criterion.py"},
-    config.EvaluationConfig: {
-        "every_epochs": "commands/test_replay.py", "max_dets": "evaluation/test_coco_metrics.py",
-        "weights": "commands/test_train.py", "batch_size": "commands/test_train.py",
-        "backend": "evaluation/test_coco_metrics.py",
-    },
-    config.FreezePartConfig: {"always": "commands/test_train.py", "until_epoch": "commands/test_train.py"},
-    config.AugmentationConfig: {
-        **dict.fromkeys(
-            ("horizontal_flip", "resize_crop", "multi_scale", "iou_crop", "zoom_out",
-             "zoom_out_most", "affine", "affine_degrees", "affine_scale", "affine_translate", "photometric",
-             "photometric_strength", "min_visible", "min_box_px"),
-            "data/test_transforms.py"),
-        "vertical_flip": "data/test_transforms.py", "quarter_turn": "data/test_stages.py",
-        **dict.fromkeys(("mosaic", "mixup", "copy_paste"), "data/test_stages.py"),
-        "off_last_epochs": "test_config.py", "extra": "data/test_stages.py",
-    },
-    config.ShapesDataConfig: {
-        "root": "data/test_reader.py", "format": "data/test_dataset.py", "classes": "data/test_build_split.py",
-        **dict.fromkeys(("valid_fraction", "split_seed"), "data/test_dataset.py"),
-        "allow_outside_root": "data/test_reader.py", "num_workers": "data/test_loader.py",
-        **dict.fromkeys(("on_error", "max_megapixels"), "data/test_image_check.py"),
-        **dict.fromkeys(("resize", "negatives", "background", "repeat_threshold"),
-                        "commands/test_shapes_and_sampling.py"),
-        **dict.fromkeys(("cache", "cache_dir"), "data/test_picture_cache.py"),
-        **dict.fromkeys(("train_images", "valid_images", "image_size_px", "shapes_seed"), "data/test_shapes.py"),
-    },
-    config.LoggerConfig: {
-        "progress": "loggers/test_progress.py", "group_norms": "commands/test_train.py",
-        "plots": "commands/test_strangers.py", "sample_images": "commands/test_train.py",
-        **dict.fromkeys(("trackers", "project", "wandb_mode", "mlflow_uri"), "loggers/test_trackers.py"),
-    },
-    config.EvaluateConfig: {
-        **dict.fromkeys(("checkpoint", "batch_size", "devices"), "commands/test_processes.py"),
-        "weights": "commands/test_shapes_and_sampling.py",
-        **dict.fromkeys(("split", "data", "backend", "max_dets", "sample_images"), "commands/test_evaluate.py"),
-        "device": "engine/test_precision.py", "precision": "engine/test_precision.py",
-        "progress": "loggers/test_progress.py", "run_dir": "test_cli.py",
-    },
-    config.PredictConfig: {
-        "weights": "commands/test_export.py",  # as in `export`
-        **dict.fromkeys(("checkpoint", "source", "threshold", "classes", "batch_size", "tile_px",
-                         "tile_overlap", "draw", "max_megapixels"), "commands/test_predict.py"),
-        "device": "engine/test_precision.py", "precision": "engine/test_precision.py", "run_dir": "test_cli.py",
-    },
-    config.ExportConfig: {
-        **dict.fromkeys(("checkpoint", "format", "opset", "weights"), "commands/test_export.py"),
-        "run_dir": "test_cli.py",
-    },
-    config.TorchSchedulerConfig: {
-        **dict.fromkeys(("_target_", "args", "interval", "monitor"), "optim/test_schedulers.py"),
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("section", IN_RUNS)
-def test_every_key_of_a_run_is_in_the_table(section: type) -> None:
-    table = IN_RUNS[section]
-    keys = [field.name for field in dataclasses.fields(section) if field.name not in LABELS]
-    assert sorted(keys) == sorted(table)
-    assert_named(section.__name__, table)
-
-
-def assert_named(section: str, table: dict[str, str]) -> None:
-    missing = [
-        f"{section}.{key}" for key, file in table.items() if key not in (TESTS / file).read_text(encoding="utf-8")
-    ]
-    assert missing == []
