@@ -132,14 +132,32 @@ def iou_aware_class_loss(
         The sum over all queries and classes.
     """
     logits = at_least_float32(logits)
-    probability = logits.sigmoid()
-    # Only the quality is a constant: the weight of a negative pushes its own probability down as well.
-    losses = -(probability**2) * functional.logsigmoid(-logits)
-    quality = (probability[matched] ** IOU_ALPHA * iou ** (1 - IOU_ALPHA)).clamp(min=LEAST_QUALITY).detach()
-    matched_losses = functional.binary_cross_entropy_with_logits(logits[matched], quality, reduction="none")
+    negatives = _NegativeLosses.apply(logits)
+    chosen = logits[matched]
+    quality = (chosen.sigmoid() ** IOU_ALPHA * iou ** (1 - IOU_ALPHA)).clamp(min=LEAST_QUALITY).detach()
+    positives = functional.binary_cross_entropy_with_logits(chosen, quality, reduction="none")
     if class_weights is not None:
-        matched_losses = matched_losses * class_weights.to(losses)[matched[2]]
-    return losses.index_put(matched, matched_losses).sum()
+        positives = positives * class_weights.to(positives)[matched[2]]
+    return negatives.index_put_(matched, positives).sum()
+
+
+class _NegativeLosses(torch.autograd.Function):
+    """-p^2 log(1 - p) with p = sigmoid(x), elementwise; its slope p^2 (p - 2 (1 - p) log(1 - p)) is all that it keeps.
+
+    The probability that weights a negative is no constant: it is pushed down as well.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        probability, log_absent = logits.sigmoid(), functional.logsigmoid(-logits)
+        squared = probability**2
+        ctx.save_for_backward(squared * (probability - 2 * (1 - probability) * log_absent))
+        return -squared * log_absent
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (slope,) = ctx.saved_tensors
+        return gradient * slope
 
 
 def find_class_weights(

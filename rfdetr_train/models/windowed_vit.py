@@ -8,7 +8,7 @@ prefix tokens (class and registers). Sources: DINOv2 (arXiv 2304.07193), windows
 from typing import Any, NamedTuple
 
 import torch
-from timm.layers import PatchEmbed
+from timm.layers import Mlp, PatchEmbed
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -28,6 +28,24 @@ class Rotations(NamedTuple):
     """(B W^2, K, n, 2 C), for a block that attends inside windows."""
     whole: Tensor
     """(K, W^2 (P + n) - P, 2 C), for one that attends to all windows of an image; the first P are not turned."""
+
+
+class LeanMlp(Mlp):
+    """timm's perceptron, which on a CPU keeps for the backward pass what enters its activation alone.
+
+    What leaves it, as large again, takes less time to compute anew than the memory would to be had.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., E) -> (..., E)."""
+        hidden = self.fc1(x)
+        if x.device.type != "cpu" or not torch.is_grad_enabled():
+            return self._second_half(hidden)
+        # torch stops computing where the last tensor has been found that the backward pass reads: before the product
+        return checkpoint(self._second_half, hidden, use_reentrant=False, preserve_rng_state=self.drop1.p > 0)
+
+    def _second_half(self, hidden: Tensor) -> Tensor:
+        return self.drop2(self.fc2(self.norm(self.drop1(self.act(hidden)))))
 
 
 class WindowedViT(nn.Module):
@@ -52,6 +70,9 @@ class WindowedViT(nn.Module):
         # blocks that attend globally are those *after* the feature blocks.
         self.windowed_blocks = frozenset(range(depth)) - frozenset(self.feature_blocks)
         self.recompute = False
+        for block in self.vit.blocks:
+            if type(block.mlp) is Mlp:
+                block.mlp.__class__ = LeanMlp  # the same parameters under the same names
         self.attentions: list[Any] = [module for module in self.vit.modules() if hasattr(module, "fused_attn")]
 
     def forward(self, images: Tensor) -> list[Tensor]:

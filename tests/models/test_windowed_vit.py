@@ -1,11 +1,14 @@
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 import torch
+from timm.layers import Mlp
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from rfdetr_train.errors import UserError
-from rfdetr_train.models.windowed_vit import WindowedViT, cut_windows, join_windows
+from rfdetr_train.models.windowed_vit import LeanMlp, WindowedViT, cut_windows, join_windows
 
 
 def test_windows_are_cut_row_by_row_and_joined_again():
@@ -146,3 +149,36 @@ def test_rotary_positions_are_those_of_the_whole_picture(toy_config, name, featu
 def test_feature_blocks_beyond_the_depth_are_refused(toy_config):
     with pytest.raises(UserError, match=r"model.feature_blocks=\[3, 13\].*has 12 blocks"):
         WindowedViT(replace(toy_config, feature_blocks=[3, 13]))
+
+
+def test_the_perceptron_keeps_less_and_computes_no_product_twice():
+    torch.manual_seed(0)
+    usual, lean = Mlp(8, 32), Mlp(8, 32)
+    lean.load_state_dict(usual.state_dict())
+    lean.__class__ = LeanMlp
+    kept, flops, gradients = [], [], []
+    for mlp in (usual, lean):
+        tokens = torch.randn(5, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        sizes: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor, sizes: dict[int, int] = sizes) -> torch.Tensor:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.numel()
+            return tensor
+
+        with FlopCounterMode(display=False) as counter:
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                outputs = mlp(tokens)
+            outputs.square().sum().backward()
+        kept.append(sum(sizes.values()))
+        flops.append(counter.get_total_flops())
+        gradients.append([tokens.grad, *(parameter.grad for parameter in mlp.parameters())])
+    assert kept[0] - kept[1] >= 5 * 32
+    assert flops[0] == flops[1] == 3 * 2 * 5 * 8 * 32 * 2
+    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
+
+
+def test_a_copy_of_the_encoder_has_perceptrons_of_its_own(small_config):
+    backbone = WindowedViT(small_config())
+    copied = deepcopy(backbone)
+    mlps = [(a.mlp, b.mlp) for a, b in zip(backbone.vit.blocks, copied.vit.blocks, strict=True)]
+    assert all(type(a) is type(b) is LeanMlp and a.fc2 is not b.fc2 for a, b in mlps)
