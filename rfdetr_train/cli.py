@@ -40,15 +40,8 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
-    if {"-h", "--help"} & set(arguments):
-        from rfdetr_train.cli_help import command_help, help_text
-
-        of_command = arguments[0] in COMMANDS
-        page = command_help(arguments[0]) if of_command else help_text(conf_dir(), (*COMMANDS, *FOLDER_COMMANDS))
+    if page := _page(arguments):
         sys.stdout.write(page)
-        return 0
-    if "--version" in arguments:
-        sys.stdout.write(f"rfdetr_train {__version__}\n")
         return 0
     command = "train"
     wants_tracebacks = bool(os.environ.get("HYDRA_FULL_ERROR"))
@@ -80,6 +73,16 @@ def run(arguments: list[str]) -> int:
     finally:
         if not wants_tracebacks:
             del os.environ["HYDRA_FULL_ERROR"]
+
+
+def _page(arguments: list[str]) -> str:
+    """What `--help` or `--version` asks for; "" for any other command line."""
+    if {"-h", "--help"} & set(arguments):
+        from rfdetr_train.cli_help import command_help, help_text
+
+        known = (*COMMANDS, *FOLDER_COMMANDS)
+        return command_help(arguments[0]) if arguments[0] in COMMANDS else help_text(conf_dir(), known)
+    return f"rfdetr_train {__version__}\n" if "--version" in arguments else ""
 
 
 def _show(error: Exception, command: str, arguments: list[str]) -> int:

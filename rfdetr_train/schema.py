@@ -58,7 +58,7 @@ NOT_PATHS = ("", "auto", "coco", "none", "raw", "ema")
 
 
 def to_dataclass(composed: DictConfig) -> Any:
-    """Check a composed config and turn it into `TrainConfig` or `EvaluateConfig`."""
+    """Check a composed config and turn it into the dataclass of its command."""
     missing = sorted(OmegaConf.missing_keys(composed))
     if missing:
         raise UserError(f"{missing[0]} has no value: give {missing[0]}=...")

@@ -1,4 +1,4 @@
-"""Which checkpoint a run resumes from."""
+"""Which checkpoint a run resumes from, and a run's folder kept from others."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Optimizer state by parameter name: what a file holds for each of our parameters, and what an optimizer wants."""
+"""Optimizer state by parameter name: what a file holds for our parameters, what an optimizer wants, and its size."""
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence

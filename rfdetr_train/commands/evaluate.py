@@ -17,7 +17,7 @@ from rfdetr_train.data.image_check import check_images
 from rfdetr_train.data.sample import Dataset, Split
 from rfdetr_train.engine.precision import Precision, choose_device
 from rfdetr_train.engine.run_plots import RunPlots
-from rfdetr_train.engine.saved_run import SavedRun, load_trained_model
+from rfdetr_train.engine.saved_run import SavedRun, TrainedModel, load_trained_model
 from rfdetr_train.engine.signals import StopSignals
 from rfdetr_train.engine.validator import Validation, Validator
 from rfdetr_train.errors import UserError
@@ -56,19 +56,8 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
         validation = validator(model, on_batch=signals.raise_if_noted_anywhere)
     if not distributed.is_main():
         return validation.metrics.overall["AP"]
-    source = {
-        "checkpoint": str(trained.saved.path),
-        "weights": trained.weights,
-        "split": split.name,
-        "data_root": str(split.folder),
-        "precision": precision.name,
-        "processes": distributed.size(),
-        "max_dets": config.max_dets,
-        "backend": validator.evaluator.backend,
-        "versions": versions(),
-    }
     scores = validation.to_plain()
-    write_results(run_dir, validation, {**source, **scores})
+    write_results(run_dir, validation, {**circumstances(trained, validator), **scores})
     dropped = {reason: count for reason, count in split.dropped.items() if count}
     if dropped:
         log.warning("scored on what is left of %s, which truth.json holds; dropped: %s", split.name, dropped)
@@ -78,6 +67,22 @@ def evaluate(config: EvaluateConfig, run_dir: Path) -> float | None:
     show(validation.metrics.overall, scores)
     log.info("run folder: %s", run_dir)
     return scores["AP"]
+
+
+def circumstances(trained: TrainedModel, validator: Validator) -> dict[str, Any]:
+    """What was scored, on what and how: the head of evaluation.json."""
+    split, evaluator = validator.split, validator.evaluator
+    return {
+        "checkpoint": str(trained.saved.path),
+        "weights": trained.weights,
+        "split": split.name,
+        "data_root": str(split.folder),
+        "precision": validator.precision.name,
+        "processes": distributed.size(),
+        "max_dets": evaluator.max_dets,
+        "backend": evaluator.backend,
+        "versions": versions(),
+    }
 
 
 def load_split(config: EvaluateConfig, saved: SavedRun, label_map: LabelMap) -> Split:

@@ -230,5 +230,5 @@ def build_trainer(
     recorder = distributed.only_on_main(
         Recorder, run.folder, run.length, every, logger.group_norms, device, progress, plots, trackers
     )
-    watch = StepWatch(run, criterion.class_weights, run.folder)
+    watch = StepWatch(run, criterion.class_weights)
     return Trainer(run, step, watch, loader, validator, recorder, saver, StopSignals(), is_hopeless)

@@ -28,7 +28,7 @@ def load_data(config: TrainConfig) -> Dataset:
     with Counter("reading sizes of pictures") as counter:
         dataset = read_dataset(config.data, progress=counter.show)
     names = dataset.label_map.names
-    find_class_weights(config.loss.class_weights, names, [1] * len(names))
+    find_class_weights(config.loss.class_weights, names, [1] * len(names))  # so is a name that no class has
     if config.data.negatives is not None:
         dataset = with_negatives(dataset, config.data.negatives)
     with Counter("checking pictures") as counter:

@@ -31,12 +31,7 @@ def build_split(
     """
     _check_images(raw)
     # 1. boxes under their pictures; those of no picture are orphans
-    orphans = np.flatnonzero(raw.owners < 0)
-    if len(orphans):
-        wanted = listed(dict.fromkeys(raw.box_image_ids[orphans].tolist()))
-        message = "%s: %d dropped: annotations of image ids that are not in the file: %s"
-        log.warning(message, raw.source, len(orphans), wanted)
-    rows = np.argsort(raw.owners, kind="stable")[len(orphans) :]
+    rows = _rows_of_pictures(raw)
     # 2. clipped to the pictures; those with nothing left are degenerate
     boxes_xywh, clipped = clip_boxes(raw.boxes_xywh[rows], raw.sizes_px[raw.owners[rows]])
     usable = _usable(raw, rows, boxes_xywh)
@@ -70,7 +65,7 @@ def build_split(
         offsets=np.searchsorted(raw.owners[rows[kept]], np.arange(len(raw.image_ids) + 1)),
         dropped={
             "degenerate_boxes": int((~usable).sum()),
-            "orphan_annotations": len(orphans),
+            "orphan_annotations": len(raw.owners) - len(rows),
             "boxes_of_other_classes": int((labels < 0).sum()),
         },
     )
@@ -197,6 +192,16 @@ def _check_images(raw: RawSplit) -> None:
             ids_of_file[file_name].append(image_id)
         shared = [f"{file_name} under ids {ids}" for file_name, ids in ids_of_file.items() if len(ids) > 1]
         log.warning("%s: %d files stand under several image ids: %s", raw.source, len(shared), listed(shared))
+
+
+def _rows_of_pictures(raw: RawSplit) -> np.ndarray:
+    """int64, the boxes that are of a picture, in the order of the pictures."""
+    orphans = np.flatnonzero(raw.owners < 0)
+    if len(orphans):
+        wanted = listed(dict.fromkeys(raw.box_image_ids[orphans].tolist()))
+        message = "%s: %d dropped: annotations of image ids that are not in the file: %s"
+        log.warning(message, raw.source, len(orphans), wanted)
+    return np.argsort(raw.owners, kind="stable")[len(orphans) :]
 
 
 def _usable(raw: RawSplit, rows: np.ndarray, clipped_xywh: np.ndarray) -> np.ndarray:

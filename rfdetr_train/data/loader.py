@@ -54,7 +54,7 @@ class _Answer(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Reader(TorchDataset):
+class _BatchMaker(TorchDataset):
     """Answers requests, in a worker or in the main process."""
 
     split: Split
@@ -116,11 +116,11 @@ class _Reader(TorchDataset):
 class _Pipeline:
     """A torch DataLoader over requests; its workers live until `close`."""
 
-    def __init__(self, reader: _Reader, num_workers: int, pin_memory: bool) -> None:
+    def __init__(self, maker: _BatchMaker, num_workers: int, pin_memory: bool = False) -> None:
         self._asked: list[_Request] = []  # by the next iteration
         self._unreadable: set[str] = set()
         self._loader: DataLoader | None = DataLoader(
-            reader,
+            maker,
             batch_size=None,
             sampler=self._asked,
             num_workers=num_workers,
@@ -197,8 +197,8 @@ class TrainLoader(_Pipeline):
             split.read_image, at_least_px=source_side_px(max(placement.view_px(max(scales))), augmentation)
         )
         read = cache.read_image if cache else from_files
-        reader = _Reader(split, augmentation, seed, read, num_epochs, placement)
-        super().__init__(reader, workers, pin_memory)
+        maker = _BatchMaker(split, augmentation, seed, read, num_epochs, placement)
+        super().__init__(maker, workers, pin_memory)
         self.steps_per_epoch = count_steps(self.images_per_epoch, batch_size, accumulation_steps)
 
     def epoch(self, epoch: int, start_step: int = 0) -> Generator[list[Batch], None, None]:
@@ -231,7 +231,6 @@ def evaluation_batches(
     *,
     batch_size: int,
     num_workers: int,
-    pin_memory: bool = False,
     placement: Placement = STRETCH,
     first: int = 0,
     every: int = 1,
@@ -246,9 +245,9 @@ def evaluation_batches(
     """
     starts = range(0, len(split), batch_size)
     indices = [list(range(start, min(start + batch_size, len(split)))) for start in starts[first::every]]
-    reader = _Reader(split, placement=placement)
+    maker = _BatchMaker(split, placement=placement)
     requests = [_Request(of_batch, resolution_px, None) for of_batch in indices]
-    pipeline = _Pipeline(reader, _useful_workers(num_workers, len(indices)), pin_memory)
+    pipeline = _Pipeline(maker, _useful_workers(num_workers, len(indices)))
     with pipeline, closing(pipeline.batches(requests)) as batches:
         yield from batches
 

@@ -103,10 +103,10 @@ class Detector:
         Raises:
             UserError: an unknown class, a number out of its range, or a picture that cannot be read.
         """
-        in_range("threshold", threshold, 0.0, 1.0)
-        in_range("batch_size", batch_size, 1)
-        in_range("tile_px", 1 if tile_px is None else tile_px, 1)
-        in_range("tile_overlap", tile_overlap, 0.0, 0.95)
+        _in_range("threshold", threshold, 0.0, 1.0)
+        _in_range("batch_size", batch_size, 1)
+        _in_range("tile_px", 1 if tile_px is None else tile_px, 1)
+        _in_range("tile_overlap", tile_overlap, 0.0, 0.95)
         wanted = self._labels_of(classes)
         pictures = [_as_tensor(image) for image in _as_sequence(images)]
         if tile_px is None:
@@ -173,7 +173,7 @@ def _as_tensor(image: Any) -> Tensor:
     return image if isinstance(image, Tensor) else torch.from_numpy(np.array(image)).movedim(-1, 0)
 
 
-def in_range(name: str, value: Any, low: float, high: float = math.inf) -> None:
+def _in_range(name: str, value: Any, low: float, high: float = math.inf) -> None:
     """Refuse what is no number from `low` to `high`."""
     ok = isinstance(value, int | float) and low <= value <= high
     require(ok, name, repr(value), f"give a number from {low}" + (f" to {high}" if high < math.inf else ""))

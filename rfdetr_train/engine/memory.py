@@ -95,7 +95,7 @@ def find_batch_size(
     picture = (config.model.input_channels, *Placement.of("stretch", config.model).view_px(side_px))
     one, two = (_peak_bytes(model, criterion, precision, picture, number) for number in (1, 2))
     per_picture = two - one
-    fixed = one - per_picture + _optimizer_bytes(config, model)
+    fixed = one - per_picture + _bytes_beyond_gradients(config, model)
     fits = int((budget / ALLOCATOR_OVERHEAD - fixed) // per_picture)
     log.info(
         "batch_size=auto: budget %.2f GiB, fixed %.2f GiB, %.3f GiB a picture (x %.2f for the allocator): %d fit",
@@ -146,9 +146,12 @@ def _peak_bytes(
     return sum(kinds["Total"] for kinds in tracker.get_tracker_snapshot("peak").values())
 
 
-def _optimizer_bytes(config: TrainConfig, model: nn.Module) -> int:
-    """Upper bound for what the optimizer and the average add to weights and gradients."""
-    trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+def _bytes_beyond_gradients(config: TrainConfig, model: nn.Module) -> int:
+    """Upper bound for what the optimizer and the average add to weights and gradients, before the two are built.
+
+    What an optimizer that is built will keep says `checkpoint/saved_optimizer.py`.
+    """
+    trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     states = 2 * config.optimizer.history_size if isinstance(config.optimizer, LBFGSConfig) else 2
     transient, average = 1, int(config.ema.name != "none")
     return trained * (states + transient + average)

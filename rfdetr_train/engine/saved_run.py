@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from rfdetr_train.adapters import merge_adapters
 from rfdetr_train.checkpoint import files
 from rfdetr_train.checkpoint.fit import LogitNames, select_logits
 from rfdetr_train.checkpoint.reference_run import known_classes, read_checkpoint, read_run
@@ -16,7 +17,6 @@ from rfdetr_train.config import ModelConfig
 from rfdetr_train.data.canvas import Placement
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
-from rfdetr_train.models.lora import merged_state_dict
 from rfdetr_train.models.rfdetr import RFDETR, build_model
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class TrainedModel:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The weights as they leave this program: our names, adapters merged."""
-        return merged_state_dict(self.model)
+        return merge_adapters(self.model.state_dict(), self.model.config.lora_alpha)
 
 
 def load_trained_model(reference: str | Path, weights: str = "auto") -> TrainedModel:

@@ -7,7 +7,6 @@ data and schedule move on, so that the step stays the one clock, and a resumed r
 import logging
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any, NoReturn
 
@@ -32,11 +31,10 @@ class NonFiniteStep(UserError):
 class StepWatch:
     """Looks at the result of every step, and counts in the run's loop state."""
 
-    def __init__(self, run: Run, class_weights: Tensor | None, folder: Path) -> None:
-        """`class_weights` of the criterion, and `folder` of the run: for the file that repeats a step."""
+    def __init__(self, run: Run, class_weights: Tensor | None) -> None:
+        """`class_weights` of the criterion: for the file that repeats a step."""
         self.run = run
         self.class_weights = class_weights
-        self.folder = folder
         self._losses: deque[float] = deque(maxlen=50)  # of the last steps
         self._skipped: Sequence[Batch] = ()  # what the last skipped step was made on
         self._before: dict[str, Any] = {}
@@ -80,16 +78,16 @@ class StepWatch:
     def _stop(self, window: Sequence[Batch], reason: str, done_before: int | None = None) -> NoReturn:
         """Save the step on `window`, before which the run had made `done_before` steps, by default all that count."""
         done_before = self.run.loop.step if done_before is None else done_before
-        file = self.folder / f"nonfinite-step-{done_before + 1}.pt"
+        file = self.run.folder / f"nonfinite-step-{done_before + 1}.pt"
         if distributed.is_main():
-            content = self.repeatable(window)
+            content = self._repeatable(window)
             files.save(file, {**content, "loop": {**content["loop"], "step": done_before}})
         raise NonFiniteStep(
             f"training has diverged: {reason}; lower optimizer.lr or trainer.clip_norm, add warmup=linear, or use "
             f"trainer.precision=fp32. No checkpoint holds such numbers. See python -m rfdetr_train replay {file}"
         )
 
-    def repeatable(self, window: Sequence[Batch]) -> dict[str, Any]:
+    def _repeatable(self, window: Sequence[Batch]) -> dict[str, Any]:
         """All that repeating the step on `window` needs, as a checkpoint without average and moments holds it; scaler
         and random state as they were before that step."""
         saved = self.run.to_checkpoint()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rfdetr_train.boxes import xyxy_to_xywh
 from rfdetr_train.errors import UserError
 from rfdetr_train.labels import LabelMap
 
@@ -42,8 +43,7 @@ class Predictions:
         known = labels < len(label_map.category_ids)
         boxes = boxes[known].astype(np.float64)  # widths in float64 lose nothing
         category_ids = np.array(label_map.category_ids, dtype=np.int64)[labels[known]]
-        boxes_xywh = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)
-        return cls(image_ids[known], category_ids, boxes_xywh, scores[known].astype(np.float64))
+        return cls(image_ids[known], category_ids, xyxy_to_xywh(boxes), scores[known].astype(np.float64))
 
     def select(self, which: np.ndarray) -> "Predictions":
         """Those of a bool array (N,)."""

@@ -1,17 +1,12 @@
 """A data set in figures, from the plain values of `doctor.json`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from rfdetr_train.loggers.figure import PALETTE, drawable, new_figure, style_axes, take_literally
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from rfdetr_train.loggers.figure import PALETTE, Figure, drawable, new_figure, style_axes, take_literally
 
 CLASSES_DRAWN = 30  # the most frequent ones
 

@@ -1,15 +1,9 @@
 """Low-rank adapters on the encoder (LoRA, arXiv 2106.09685), made by peft."""
 
-from typing import TYPE_CHECKING
+from torch import nn
 
-from torch import Tensor, nn
-
-from rfdetr_train.adapters import merge_adapters
 from rfdetr_train.config import ModelConfig
 from rfdetr_train.errors import UserError, require
-
-if TYPE_CHECKING:
-    from rfdetr_train.models.rfdetr import RFDETR
 
 
 def add_adapters(backbone: nn.Module, config: ModelConfig) -> None:
@@ -39,8 +33,3 @@ def add_adapters(backbone: nn.Module, config: ModelConfig) -> None:
 
 def _is_adapted(name: str) -> bool:
     return any(part in ("attn", "mlp") for part in name.split("."))
-
-
-def merged_state_dict(model: "RFDETR") -> dict[str, Tensor]:
-    """The weights of `model` under the names that it has without adapters, which are merged into them."""
-    return merge_adapters(model.state_dict(), model.config.lora_alpha)

@@ -4,14 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from optimization_parts import (
-    ROLES,
-    SAME_RATES,
-    SCHEDULES,
-    Parts,
-    assert_equal_moments,
-    assert_equal_weights,
-)
+from optimization_parts import ROLES, SAME_RATES, SCHEDULES, Parts, assert_equal_moments, assert_equal_weights
 
 from rfdetr_train.checkpoint.regroup import load_optimizer_state, restore_optimization
 from rfdetr_train.checkpoint.saved_optimizer import read_saved

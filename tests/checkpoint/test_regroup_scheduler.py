@@ -3,21 +3,11 @@
 import re
 
 import pytest
-from optimization_parts import (
-    ROLES,
-    SAME_RATES,
-    SCHEDULES,
-    Parts,
-    assert_equal_weights,
-    torch_schedule,
-)
+from optimization_parts import ROLES, SAME_RATES, SCHEDULES, Parts, assert_equal_weights, torch_schedule
 
 from rfdetr_train.checkpoint.regroup import load_optimizer_state, regroup_scheduler_state
 from rfdetr_train.checkpoint.saved_optimizer import read_saved
-from rfdetr_train.config import (
-    AdamWConfig,
-    SGDConfig,
-)
+from rfdetr_train.config import AdamWConfig, SGDConfig
 from rfdetr_train.errors import UserError
 from rfdetr_train.optim.schedulers import build_scheduler
 

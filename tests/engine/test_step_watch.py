@@ -26,6 +26,7 @@ def watch(tmp_path: Path) -> StepWatch:
     model = torch.nn.Linear(1, 1)
     content = {"model": model.state_dict(), "optimizer": {"state": {0: 1}, "param_groups": []}, "ema": {"kind": "ema"}}
     run: Any = SimpleNamespace(
+        folder=tmp_path,
         loop=loop,
         model=model,
         config=SimpleNamespace(trainer=SimpleNamespace(max_bad_steps=3, spike_factor=5.0)),
@@ -33,7 +34,7 @@ def watch(tmp_path: Path) -> StepWatch:
         precision=SimpleNamespace(name="fp32"),
         to_checkpoint=lambda: {**content, "loop": loop.to_plain()},
     )
-    return StepWatch(run, None, tmp_path)
+    return StepWatch(run, None)
 
 
 def step_with(watch: StepWatch, loss: float, norm: float = 1.0) -> None:

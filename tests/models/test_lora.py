@@ -5,10 +5,9 @@ from copy import deepcopy
 import pytest
 import torch
 
-from rfdetr_train.adapters import under_adapters
+from rfdetr_train.adapters import merge_adapters, under_adapters
 from rfdetr_train.config import TRANSFORMER_KEYS, ModelConfig
 from rfdetr_train.errors import UserError
-from rfdetr_train.models.lora import merged_state_dict
 from rfdetr_train.models.rfdetr import RFDETR, build_model
 
 pytest.importorskip("peft")
@@ -42,7 +41,7 @@ def test_adapters_alone_train_in_the_encoder_at_the_rate_of_their_block(adapted:
 @torch.no_grad()
 def test_merged_weights_give_the_same_outputs_under_the_plain_names(adapted: RFDETR, small_config) -> None:
     plain = build_model(small_config(), num_classes=2).eval()
-    merged = merged_state_dict(adapted)
+    merged = merge_adapters(adapted.state_dict(), adapted.config.lora_alpha)
     plain.load_state_dict(merged)
     name = "backbone.vit.blocks.1.mlp.fc1"
     base, down, up = (
@@ -59,7 +58,8 @@ def test_merged_weights_give_the_same_outputs_under_the_plain_names(adapted: RFD
 
 
 def test_a_model_without_adapters_is_merged_already(toy_model: RFDETR) -> None:
-    merged, state = merged_state_dict(toy_model), toy_model.state_dict()
+    state = toy_model.state_dict()
+    merged = merge_adapters(state, toy_model.config.lora_alpha)
     assert merged.keys() == state.keys()
     assert all(torch.equal(merged[name], state[name]) for name in state)
 
