@@ -91,6 +91,7 @@ def watch(model: nn.Module) -> tuple[list[str], list[str]]:
 
 def _note(names: list[str], name: str, *looked_at: Any) -> None:
     """The last of `looked_at`, a tensor or containers of some, decides."""
-    tensors = [leaf for leaf in tree_leaves(looked_at[-1]) if torch.is_tensor(leaf)]
+    # detached, since what is computed anew in the backward pass must keep the same tensors as at first
+    tensors = [leaf.detach() for leaf in tree_leaves(looked_at[-1]) if torch.is_tensor(leaf)]
     if name not in names and not all(tensor.isfinite().all() for tensor in tensors):
         names.append(name)

@@ -74,10 +74,10 @@ class _BatchMaker(TorchDataset):
         self._pictures.unreadable = []
         try:
             samples = [sample for draw in request.draws if (sample := self._sample(draw, request))]
+            nothing = torch.zeros(0, 3, *self.placement.view_px(request.side_px), dtype=torch.uint8)
+            images = shareable(torch.stack([image for image, _ in samples]) if samples else nothing)
         except UserError as error:
             return str(error)
-        nothing = torch.zeros(0, 3, *self.placement.view_px(request.side_px), dtype=torch.uint8)
-        images = shareable(torch.stack([image for image, _ in samples]) if samples else nothing)
         return _Answer(Batch(images, [target for _, target in samples]), self._pictures.unreadable)
 
     def _sample(self, draw: int, request: _Request) -> tuple[torch.Tensor, dict[str, Any]] | None:

@@ -4,6 +4,8 @@ D width of the queries, C class logits.
 """
 
 import math
+from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -39,33 +41,49 @@ class BoxHead(MLP):
         # elsewhere the host would have to wait for which rows they are
         if x.device.type != "cpu" or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return super().forward(x)
-        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return _RowsWithGradient.apply(super().forward, x.flatten(0, -2), *trained).unflatten(0, x.shape[:-1])
+        layers = [tensor for layer in self.layers for tensor in (layer.weight, layer.bias)]
+        return _RowsWithGradient.apply(x.flatten(0, -2), *layers).unflatten(0, x.shape[:-1])
 
 
 class _RowsWithGradient(torch.autograd.Function):
-    """A network on rows whose backward pass is that of the rows with a gradient; it computes those once more.
+    """A perceptron on rows (n, D) whose backward pass is that of the rows with a gradient; the others would add zeros.
 
-    The others would add zeros. It keeps the rows alone in memory, nothing of the layers between.
+    It keeps the rows alone, nothing of the layers between: what it needs of those it computes once more.
     """
 
     @staticmethod
-    def forward(ctx: Any, network: Any, rows: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.network, ctx.autocast = network, torch.is_autocast_enabled("cpu")
-        ctx.save_for_backward(rows, *parameters)
-        # without the cache, in which a cast weight would lose its gradient
-        with torch.autocast("cpu", torch.get_autocast_dtype("cpu"), ctx.autocast, cache_enabled=False):
-            return network(rows)
+    def forward(ctx: Any, rows: Tensor, *layers: Tensor) -> Tensor:
+        """`layers`: weight and bias of each in turn."""
+        ctx.save_for_backward(rows, *layers)
+        ctx.dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        return _through(rows, layers, ctx.dtype)[-1]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        rows, *parameters = ctx.saved_tensors
+        rows, *layers = ctx.saved_tensors
         places = gradient.ne(0).any(dim=1).nonzero().squeeze(1)
-        picked = rows[places].requires_grad_()
-        with torch.enable_grad(), torch.autocast("cpu", torch.get_autocast_dtype("cpu"), ctx.autocast):
-            outputs = ctx.network(picked)
-        picked_gradient, *others = torch.autograd.grad(outputs, [picked, *parameters], gradient[places])
-        return None, torch.zeros_like(rows).index_copy_(0, places, picked_gradient), *others
+        *inputs, _ = _through(rows[places], layers, ctx.dtype)
+        slope = gradient[places].to(layers[0].dtype)
+        gradients: list[Tensor] = []
+        for number in reversed(range(len(inputs))):
+            weight, entered = layers[2 * number], inputs[number].to(slope.dtype)
+            gradients = [slope.t() @ entered, slope.sum(dim=0), *gradients]
+            slope = slope @ weight
+            if number > 0:
+                slope = slope * (entered > 0)
+        return torch.zeros_like(rows).index_copy_(0, places, slope.to(rows.dtype)), *gradients
+
+
+def _through(rows: Tensor, layers: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
+    """What enters each layer, and what leaves the last one; products are taken in `dtype`, None for that of `rows`."""
+    values = [rows]
+    # autocast's cache would keep copies of weights that are made without a gradient, for uses that need one
+    with torch.autocast("cpu", dtype, cache_enabled=False) if dtype else nullcontext():
+        for number in range(0, len(layers), 2):
+            if number > 0:
+                values[-1] = values[-1].relu_()
+            values.append(functional.linear(values[-1], layers[number], layers[number + 1]))
+    return values
 
 
 def class_head(width: int, class_logits: int) -> nn.Linear:
