@@ -4,6 +4,7 @@ Back means: a config that Hydra has composed is checked once more, made into dat
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,8 +40,9 @@ COMMANDS: dict[str, type] = {
 }
 
 
+@functools.cache
 def register() -> None:
-    """Put every schema into Hydra's store; once a process is enough, and more does no harm."""
+    """Put every schema into Hydra's store, once a process."""
     store = ConfigStore.instance()
     for command, schema in COMMANDS.items():
         store.store(group="schema", name=command, node=schema, package="_global_")

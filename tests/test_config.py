@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import inspect
 import textwrap
+from collections.abc import Callable
 
 import pytest
 
@@ -42,6 +43,17 @@ def test_every_option_composes_under_its_own_name(group: str, option: str) -> No
 @pytest.mark.parametrize("experiment", option_names(conf_dir())["experiment"])
 def test_every_experiment_composes(experiment: str) -> None:
     assert isinstance(compose(f"experiment={experiment}"), config.TrainConfig)
+
+
+@pytest.mark.parametrize("key", ["group_detr", "decoder_layers", "encoder_depth"])
+def test_a_number_of_equal_parts_that_fills_memory_is_refused(
+    key: str, small_config: Callable[..., config.ModelConfig]
+) -> None:
+    """A checkpoint of a stranger is built from them before anything else is known of it."""
+    for value in (0, 1001, 10**9):
+        with pytest.raises(UserError, match=rf"model\.{key}={value}: give a number from 1 to 1000"):
+            small_config(**{key: value})
+    assert getattr(small_config(**{key: 1000}), key) == 1000
 
 
 def test_defaults_are_the_published_recipe() -> None:

@@ -20,7 +20,7 @@ from rfdetr_train.engine.run_plots import RunPlots
 from rfdetr_train.engine.saved_run import SavedRun, TrainedModel, load_trained_model
 from rfdetr_train.engine.signals import StopSignals
 from rfdetr_train.engine.validator import Validation, Validator
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import UserError, require
 from rfdetr_train.labels import LabelMap
 from rfdetr_train.loggers.console import print_table
 from rfdetr_train.loggers.files import EVALUATION_NAME, write_json
@@ -111,6 +111,7 @@ def _choose_data(config: EvaluateConfig, saved: SavedRun) -> DataConfig:
     root = own.root or root_of_run
     if root is None:
         raise UserError(f"checkpoint={config.checkpoint}: does not name its data set; give data.root=PATH")
+    require(isinstance(root, str), "data_root", repr(root), "damaged, no run has saved this; give data.root=PATH")
     known = {field.name for field in dataclasses.fields(DataConfig)}
     changes: dict[str, Any] = {"name": "auto", "root": root, "num_workers": own.num_workers}
     changes |= {"on_error": own.on_error, "max_megapixels": own.max_megapixels}

@@ -38,7 +38,7 @@ from rfdetr_train.engine.step import TrainStep
 from rfdetr_train.engine.step_watch import StepWatch
 from rfdetr_train.engine.trainer import IsHopeless, Trainer, never
 from rfdetr_train.engine.validator import Validator
-from rfdetr_train.errors import UserError
+from rfdetr_train.errors import UserError, require
 from rfdetr_train.loggers.files import METRICS_NAME, MetricsFiles
 from rfdetr_train.loggers.progress import Counter, make_progress
 from rfdetr_train.loggers.trackers import Trackers, check_installed
@@ -157,8 +157,10 @@ def settle_batch_size(
     if config.trainer.batch_size != "auto":
         return config
     if parent is not None and parent.config:
-        with files.reading(f"resume={config.resume}"):
-            size = int(parent.config["trainer"]["batch_size"])
+        with files.reading(parent.path):
+            size = parent.config["trainer"]["batch_size"]
+            ok = type(size) is int and size > 0
+            require(ok, "trainer.batch_size", repr(size), "damaged, no run has saved this; take an earlier checkpoint")
     else:
         side_px = max(training_sides(config))
         size = distributed.from_main(

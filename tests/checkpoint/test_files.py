@@ -1,5 +1,6 @@
 """Checkpoint files: whole or not at all, and nothing in them is run."""
 
+import errno
 import os
 import pickle
 import zipfile
@@ -119,6 +120,25 @@ def test_an_archive_that_seems_to_have_several_parts_is_named(tmp_path: Path) ->
     (tmp_path / "b.pt").write_bytes(content)
     with pytest.raises(UserError, match=r"b\.pt: cut off or not a checkpoint"):
         files.load(tmp_path / "b.pt")
+
+
+@pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_disk_or_a_quota_that_is_full_is_told_and_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int
+) -> None:
+    """A quota takes a file system that has them; its error is the only difference here."""
+    path = write(tmp_path / "a.pt", loop={"step": 1})
+
+    def full(*_: object) -> None:
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(
+        UserError, match=rf"a\.pt: cannot be written .*{os.strerror(fault)}.* the file before it is whole"
+    ):
+        files.save(path, {"loop": {"step": 2}})
+    assert files.load(path)["loop"] == {"step": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.pt"]
 
 
 @pytest.mark.parametrize("error", [KeyError("loop"), TypeError("no"), IndexError(), OverflowError("large")])

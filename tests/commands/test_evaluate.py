@@ -96,6 +96,14 @@ def test_a_file_of_the_reference_package_does_not_know_its_data_set(tmp_path: Pa
         choose_data(evaluation(), SavedRun(Path("x"), {"config": None}))
 
 
+@pytest.mark.parametrize("root", [7, True, b"/x", ["/x"], {"root": "/x"}])
+def test_a_damaged_data_root_in_a_checkpoint_is_refused(root: object, tmp_path: Path) -> None:
+    run = saved(tmp_path)
+    damaged = SavedRun(run.path, {**run.content, "data_root": root})
+    with pytest.raises(UserError, match=r"data_root=.*: damaged, no run has saved this; give data\.root=PATH"):
+        choose_data(evaluation(), damaged)
+
+
 def test_another_format_of_the_same_classes(yolo_root: Path, tmp_path: Path) -> None:
     """Trained on COCO's ids 5 and 9; YOLO's numbers are others, its names the same."""
     (yolo_root / "images").rename(yolo_root / "valid")

@@ -11,7 +11,8 @@ from comparison import equal_to_the_bit, rows_without_speed, states
 
 from rfdetr_train.checkpoint import files
 from rfdetr_train.cli import compose_config
-from rfdetr_train.commands.train import train
+from rfdetr_train.commands.train import settle_batch_size, train
+from rfdetr_train.engine.saved_run import SavedRun
 from rfdetr_train.errors import UserError
 from rfdetr_train.loggers import trackers
 from rfdetr_train.loggers.files import read_metrics
@@ -284,6 +285,17 @@ def test_the_batch_that_fits_is_found_and_kept(run: Run) -> None:
     assert summary["batch_size"] == 10  # all of the split fit into a gibibyte
     resumed = run("second", "trainer.batch_size=auto", "trainer.epochs=1", "resume=auto", "trainer.max_steps=1")
     assert json.loads((resumed / "summary.json").read_text())["batch_size"] == 10
+
+
+@pytest.mark.parametrize("size", [None, "auto", "4", 0, -4, 4.0, True, [4]])
+def test_a_damaged_batch_size_is_refused(size: object) -> None:
+    config = compose_config("train", ["trainer.batch_size=auto"])
+    parent = SavedRun(Path("last.pt"), {"config": {"trainer": {"batch_size": size}}})
+    with pytest.raises(UserError, match=r"last\.pt: trainer\.batch_size=.*: damaged, .* take an earlier checkpoint"):
+        settle_batch_size(config, parent, *[None] * 4)  # type: ignore[arg-type]
+    damaged = SavedRun(Path("last.pt"), {"config": {"trainer": size}})
+    with pytest.raises(UserError, match=r"last\.pt: damaged, what it holds cannot be used"):
+        settle_batch_size(config, damaged, *[None] * 4)  # type: ignore[arg-type]
 
 
 def test_auto_finds_the_newest_run_of_the_same_config(run: Run, caplog: pytest.LogCaptureFixture) -> None:

@@ -81,6 +81,17 @@ def test_every_key_of_an_optimizer(name: str) -> None:
             dataclasses.replace(section, **{key: True if key == "fused" else others[key]})
 
 
+def test_every_key_of_a_rule() -> None:
+    """On its own it changes the steps of what its pattern finds; lr and lr_factor exclude each other."""
+    base = OPTIMIZERS["adamw"](**LARGE, **BASES["adamw"])
+
+    def after(rule: ParameterRule) -> str:
+        return after_steps(dataclasses.replace(base, rules=[rule]))
+
+    others = {"pattern": "head", "lr": 3e-3, "lr_factor": 0.3, "weight_decay": 0.9}
+    assert values_that_differ(ParameterRule("decoder", weight_decay=0.5), others, after) == []
+
+
 # --------------------------------------------------------------------------------------------------------- schedules
 OTHER_SCHEDULE = {
     "min_factor": 0.3, "power": 3.0, "decay_fraction": 0.4, "flat_fraction": 0.2, "drop_epochs": [2.0], "factor": 0.3,
@@ -112,10 +123,10 @@ OTHER_MODEL = {
     "decoder_layers": 1, "self_attention_heads": 4, "cross_attention_heads": 4, "sampling_points": 3, "ffn_dim": 48,
     "num_queries": 12, "group_detr": 3,
 }  # fmt: skip
-SHOWN_ELSEWHERE = {
-    "pretrained": "commands/test_train_backbones.py", "lora_alpha": "models/test_lora.py",
-    "lora_dropout": "models/test_lora.py",
-}  # fmt: skip
+NOT_HERE = {
+    "pretrained": "commands/test_train_backbones.py",  # other weights to start from, which are downloaded
+    **dict.fromkeys(("lora_alpha", "lora_dropout"), "every_key/test_runs.py"),  # adapters are 0 before the first step
+}
 
 
 def test_every_key_of_a_model(small_config: Callable[..., ModelConfig]) -> None:
@@ -131,5 +142,5 @@ def test_every_key_of_a_model(small_config: Callable[..., ModelConfig]) -> None:
 
     section = small_config()
     silent = values_that_differ(section, OTHER_MODEL, answer)
-    assert silent == list(SHOWN_ELSEWHERE)
-    assert_named("model", SHOWN_ELSEWHERE)
+    assert silent == list(NOT_HERE)
+    assert_named("model", NOT_HERE)
