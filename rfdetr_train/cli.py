@@ -35,6 +35,7 @@ def conf_dir() -> Path:
 
 def main() -> None:
     """Run `sys.argv` and exit: 0 done, 1 refused or failed, 128 + n after signal n (the run is saved first)."""
+    logging.raiseExceptions = False  # on a full disk the log's complaints would bury the message that ends the run
     sys.exit(run(sys.argv[1:]))
 
 
@@ -231,7 +232,11 @@ class _Task:
 
         make_paths_absolute(composed)
         config = to_dataclass(composed)
-        save_config(composed, HydraConfig.get().runtime.choices, run_dir, self.command)
+        try:
+            save_config(composed, HydraConfig.get().runtime.choices, run_dir, self.command)
+        except OSError as error:
+            raise UserError(f"{run_dir}: the run's folder cannot be written ({error.strerror}); free space there, or "
+                            "choose another run_dir") from error  # fmt: skip
         logs: Any = OmegaConf.to_container(HydraConfig.get().job_logging, resolve=True)
         if resume is not None:
             config = dataclasses.replace(config, resume=str(resume))

@@ -71,6 +71,18 @@ def test_a_disk_without_room_for_one_checkpoint_is_refused_before_training(host,
     assert not list(run_dir.glob("checkpoints/*")) + list(run_dir.glob("metrics.jsonl"))
 
 
+@pytest.mark.parametrize("kib_left", [0, 4, 12])
+def test_a_disk_that_is_full_already_is_told_without_a_traceback(small_disk, kib_left: int) -> None:
+    """Nor by the log, which lies there too."""
+    place = small_disk(64)
+    (place / "everything").write_bytes(bytes(2**10 * (64 - kib_left)))
+    command = [sys.executable, "-m", "rfdetr_train", "model=tiny", f"run_dir={place / 'runs'}"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert answer.returncode == 1
+    assert "ERROR" in answer.stderr + answer.stdout
+    assert "Traceback" not in answer.stderr + answer.stdout
+
+
 @pytest.mark.parametrize("removed", ["run", "run/checkpoints"])
 def test_a_folder_that_goes_away_ends_the_run(host, folder: Folder, removed: str) -> None:
     run_dir = folder("a")

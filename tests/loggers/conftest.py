@@ -36,6 +36,7 @@ def handler_on():
     """Sends the package's log through a ConsoleHandler to a console, as a run does."""
     package = logging.getLogger("rfdetr_train")
     handlers = []
+    package.propagate = False  # a handler that an earlier test left at the root would write into the console
 
     def attach(console):
         handlers.append(ConsoleHandler(console))
@@ -46,3 +47,4 @@ def handler_on():
     for handler in handlers:
         package.removeHandler(handler)
     package.setLevel(logging.NOTSET)
+    package.propagate = True
